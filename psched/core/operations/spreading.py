@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
+from functools import partial
 from math import inf
 from operator import add
 from typing import NamedTuple
@@ -282,13 +283,7 @@ class _Pass:
         """Place schedules, for each of which all its runs are looked at."""
         for member in cycle.members:
             shape = _shape(member.took)
-
-            def highest(
-                offsets: Sequence[int], limit: float, shape: Sequence[float] = shape
-            ) -> float:
-                return self._highest(cycle, offsets, shape, limit)
-
-            offsets = self._choose(member, highest).offsets
+            offsets = self._choose(member, partial(self._highest, cycle, shape)).offsets
             for begin in cycle.begins:
                 for offset in offsets:
                     _add(self._load, shape, begin + offset - self._start)
@@ -303,14 +298,7 @@ class _Pass:
         self._work += 2 * len(self._load)
         for member in cycle.members:
             shape = _shape(member.took)
-
-            def highest(
-                offsets: Sequence[int], _limit: float, shape: Sequence[float] = shape
-            ) -> float:
-                self._work += len(offsets) * len(shape)
-                tops = (max(twice[offset : offset + len(shape)]) for offset in offsets)
-                return float(max(tops)) + shape[0]
-
+            highest = partial(self._highest_folded, twice, shape)
             for offset in self._choose(member, highest).offsets:
                 _add(added, shape, offset)
                 for begin in (offset - length, offset, offset + length):
@@ -346,8 +334,15 @@ class _Pass:
             self.moves.append(Move(member.key, member.text, chosen.text))
         return chosen
 
+    def _highest_folded(
+        self, twice: Sequence[float], shape: Sequence[float], offsets: Sequence[int], _limit: float
+    ) -> float:
+        self._work += len(offsets) * len(shape)
+        tops = (max(twice[offset : offset + len(shape)]) for offset in offsets)
+        return float(max(tops)) + shape[0]
+
     def _highest(
-        self, cycle: _Cycle, offsets: Sequence[int], shape: Sequence[float], limit: float
+        self, cycle: _Cycle, shape: Sequence[float], offsets: Sequence[int], limit: float
     ) -> float:
         """The highest load if runs are added; at least the limit as soon as it is reached."""
         load, top, length = self._load, 0.0, len(shape)

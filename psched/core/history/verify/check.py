@@ -155,7 +155,12 @@ def check(recorded: Recorded, period: Period, settings: Config) -> Findings:
     )
     if settings.store_kind.keeps_options:
         # PerfectSched's table, which has no options, has no fences.
-        check_leases(recorded.runs, row, recorded.audits, _delay(recorded), found)
+        found.violations += (
+            _overlap(record, busy, "") for record, busy in overlapping(recorded.runs)
+        )
+        found.violations += _fences(recorded)
+        found.violations += _early_starts(recorded)
+        _check_repetitions(recorded, found)
     if row is None:
         return found
     try:
@@ -511,20 +516,6 @@ def _delay(recorded: Recorded) -> int:
 # --- leases ----------------------------------------------------------------------------
 
 
-def check_leases(
-    runs: Sequence[RunRecord],
-    row: Row | None,
-    audits: Sequence[AuditRecord],
-    delay: int,
-    found: Findings,
-) -> None:
-    """Check the records of one key, and add what is found."""
-    found.violations += _overlaps(runs)
-    found.violations += _fences(runs, row, audits)
-    found.violations += _early_starts(runs, delay, first_runs(audits))
-    _Repetitions(runs, row, audits, found).check()
-
-
 def begins_series(audit: AuditRecord) -> bool:
     """Whether a change begins a new series of occurrences."""
     before, after = values(audit.before), values(audit.after)
@@ -571,11 +562,6 @@ def overlapping(
             busy = record
 
 
-def _overlaps(runs: Sequence[RunRecord]) -> Iterator[Violation]:
-    for record, busy in overlapping(runs):
-        yield _overlap(record, busy, "")
-
-
 def _overlap(record: RunRecord, busy: RunRecord, which: str) -> Violation:
     return Violation.of_run(
         Kind.OVERLAP,
@@ -586,11 +572,9 @@ def _overlap(record: RunRecord, busy: RunRecord, which: str) -> Violation:
     )
 
 
-def _fences(
-    runs: Sequence[RunRecord], row: Row | None, audits: Sequence[AuditRecord]
-) -> Iterator[Violation]:
+def _fences(recorded: Recorded) -> Iterator[Violation]:
     # A client that skips occurrences holds no lease.
-    runs = [record for record in runs if record.fence]
+    runs = [record for record in recorded.runs if record.fence]
     earlier, highest = iter(runs), None  # the largest fence of those that certainly came earlier
     candidate = next(earlier, None)
     granted: dict[int, RunRecord] = {}
@@ -604,7 +588,7 @@ def _fences(
             other = highest
         if other.owner == record.owner and other.fence == record.fence:
             continue
-        if _may_be_new(row, audits, other, record):
+        if _may_be_new(recorded, other, record):
             highest = None
             granted[record.fence] = record
             continue
@@ -616,13 +600,12 @@ def _fences(
         )
 
 
-def _may_be_new(
-    row: Row | None, audits: Sequence[AuditRecord], earlier: RunRecord, later: RunRecord
-) -> bool:
+def _may_be_new(recorded: Recorded, earlier: RunRecord, later: RunRecord) -> bool:
     """Whether the schedule may have been deleted and added again between two leases.
 
     If it was, its fences have restarted. A schedule that has been requeued counts as added again.
     """
+    row = recorded.row
     if row is None or row.created_at is None:
         return True
     # The time of the creation is known in whole seconds.
@@ -631,15 +614,14 @@ def _may_be_new(
     return any(
         (audit.before is None or audit.after is None)
         and earlier.began - TOLERANCE <= (audit.time or 0) <= later.ended + TOLERANCE
-        for audit in audits
+        for audit in recorded.audits
     )
 
 
-def _early_starts(
-    runs: Sequence[RunRecord], delay: int, added: Mapping[int, int]
-) -> Iterator[Violation]:
-    oldest = min((record.scheduled_time for record in runs), default=0)
-    for record in runs:
+def _early_starts(recorded: Recorded) -> Iterator[Violation]:
+    delay, added = _delay(recorded), first_runs(recorded.audits)
+    oldest = min((record.scheduled_time for record in recorded.runs), default=0)
+    for record in recorded.runs:
         if record.started is None:
             continue
         # The first run of a schedule can be given a time of its own, in place of the delay.
@@ -655,101 +637,86 @@ def _early_starts(
             )
 
 
-class _Repetitions:
-    """Finds occurrences with two fates, and those that ran again after their fate."""
-
-    def __init__(
-        self,
-        runs: Sequence[RunRecord],
-        row: Row | None,
-        audits: Sequence[AuditRecord],
-        found: Findings,
-    ) -> None:
-        self._runs = [each for each in runs if each.fate != Fate.SKIPPED_CLOCK_CHANGE]
-        self._row = row
-        self._audits = audits
-        self._found = found
-
-    def check(self) -> None:
-        """Check all occurrences."""
-        by_time = sorted(
-            (record for record in self._runs if record.until is None),
-            key=lambda record: (record.scheduled_time, record.began, record.fence),
-        )
-        for _, records in groupby(by_time, key=lambda record: record.scheduled_time):
-            decided: RunRecord | None = None
-            for record in records:
-                if decided is not None and self._is_repeated(decided, record):
-                    break  # one violation for each occurrence is enough
-                if record.fate is not None:
-                    decided = record
-        self._check_spans()
-
-    def _check_spans(self) -> None:
-        """Check that no occurrence with a fate lies in a span, and that no spans overlap."""
-        fates = sorted(
-            (record for record in self._runs if record.fate is not None),
-            key=lambda record: record.scheduled_time,
-        )
-        furthest: RunRecord | None = None
-        for record in fates:
-            if (
-                furthest is not None
-                and record.scheduled_time <= furthest.last
-                and not record.until == furthest.until is None  # `check` has compared them
-            ):
-                first, later = sorted((furthest, record), key=lambda each: each.ended)
-                self._is_repeated(first, later)
-            if furthest is None or record.last >= furthest.last:
-                furthest = record
-
-    def _is_repeated(self, first: RunRecord, later: RunRecord) -> bool:
-        """Whether an occurrence with a fate has a later record without an explanation; note it."""
-        if later.fate is None and later.fence <= first.fence:
-            return False  # for example, the record of a lost attempt, which is written late
-        if first.fate is None or self._is_explained(first, later):
-            return False
-        row = self._row
-        if row is not None and row.version > 1 and not self._audits:
-            self._found.note_unknown(CHANGED, 1)
-            return True
-        since = max(first.scheduled_time, later.scheduled_time)
-        until = min(first.last, later.last)
-        again = "ran again" if later.fate is None else f"has the fate {later.fate}"
-        self._found.violations.append(
-            Violation(
-                kind=Kind.REPEATED,
-                key=later.key,
-                instant=since,
-                until=None if since == until else until,
-                lease=later.lease,
-                text=(
-                    f"{show_range(since, until)}: {again} at {show(later.ended)}"
-                    f" ({later.lease}), but had the fate {first.fate} since"
-                    f" {show(first.ended)} ({first.lease})"
-                ),
-            )
-        )
-        return True
-
-    def _is_explained(self, first: RunRecord, later: RunRecord) -> bool:
-        """Whether a client may have had the occurrence run again."""
-        row = self._row
-        if first.fate in (_CAN_CONTINUE if row is not None and row.cron else _REQUEUED):
-            return True
-        if any(
-            first.ended - TOLERANCE <= (audit.time or 0) <= later.ended + TOLERANCE
-            for audit in self._audits
-            if audit.action == "requeue" or begins_series(audit)
+def _check_repetitions(recorded: Recorded, found: Findings) -> None:
+    """Find occurrences with two fates, and those that ran again after their fate."""
+    runs = [each for each in recorded.runs if each.fate != Fate.SKIPPED_CLOCK_CHANGE]
+    by_time = sorted(
+        (record for record in runs if record.until is None),
+        key=lambda record: (record.scheduled_time, record.began, record.fence),
+    )
+    for _, records in groupby(by_time, key=lambda record: record.scheduled_time):
+        decided: RunRecord | None = None
+        for record in records:
+            if decided is not None and _is_repeated(recorded, decided, record, found):
+                break  # one violation for each occurrence is enough
+            if record.fate is not None:
+                decided = record
+    # No occurrence with a fate lies in a span, and no spans overlap.
+    fates = sorted(
+        (record for record in runs if record.fate is not None),
+        key=lambda record: record.scheduled_time,
+    )
+    furthest: RunRecord | None = None
+    for record in fates:
+        if (
+            furthest is not None
+            and record.scheduled_time <= furthest.last
+            and not record.until == furthest.until is None  # these are compared
         ):
-            return True
-        created = None if row is None else row.created_at
-        if created is not None and first.began > created * 1000 + 1000 + TOLERANCE:
-            return False  # the schedule has been the same one since before the first record
-        if created is not None and first.ended <= created * 1000 + 1000 + TOLERANCE:
-            # It was added again, or requeued, after the first record, or within the same second.
-            return later.began >= created * 1000 - TOLERANCE or later.fence <= first.fence
-        return later.fence <= first.fence
+            first, later = sorted((furthest, record), key=lambda each: each.ended)
+            _is_repeated(recorded, first, later, found)
+        if furthest is None or record.last >= furthest.last:
+            furthest = record
+
+
+def _is_repeated(recorded: Recorded, first: RunRecord, later: RunRecord, found: Findings) -> bool:
+    """Whether an occurrence with a fate has a later record without an explanation; note it."""
+    if later.fate is None and later.fence <= first.fence:
+        return False  # for example, the record of a lost attempt, which is written late
+    if first.fate is None or _is_explained(recorded, first, later):
+        return False
+    row = recorded.row
+    if row is not None and row.version > 1 and not recorded.audits:
+        found.note_unknown(CHANGED, 1)
+        return True
+    since = max(first.scheduled_time, later.scheduled_time)
+    until = min(first.last, later.last)
+    again = "ran again" if later.fate is None else f"has the fate {later.fate}"
+    found.violations.append(
+        Violation(
+            kind=Kind.REPEATED,
+            key=later.key,
+            instant=since,
+            until=None if since == until else until,
+            lease=later.lease,
+            text=(
+                f"{show_range(since, until)}: {again} at {show(later.ended)}"
+                f" ({later.lease}), but had the fate {first.fate} since"
+                f" {show(first.ended)} ({first.lease})"
+            ),
+        )
+    )
+    return True
+
+
+def _is_explained(recorded: Recorded, first: RunRecord, later: RunRecord) -> bool:
+    """Whether a client may have had the occurrence run again."""
+    row = recorded.row
+    if first.fate in (_CAN_CONTINUE if row is not None and row.cron else _REQUEUED):
+        return True
+    if any(
+        first.ended - TOLERANCE <= (audit.time or 0) <= later.ended + TOLERANCE
+        for audit in recorded.audits
+        if audit.action == "requeue" or begins_series(audit)
+    ):
+        return True
+    created = None if row is None else row.created_at
+    if created is not None and first.began > created * 1000 + 1000 + TOLERANCE:
+        return False  # the schedule has been the same one since before the first record
+    if created is not None and first.ended <= created * 1000 + 1000 + TOLERANCE:
+        # It was added again, or requeued, after the first record, or within the same second.
+        return later.began >= created * 1000 - TOLERANCE or later.fence <= first.fence
+    return later.fence <= first.fence
 
 
 def check_extra_runs(

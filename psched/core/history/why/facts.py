@@ -129,13 +129,9 @@ class Facts:
         """The zone of that name; for None, that of the schedule, else that of the installation."""
         if isinstance(name, Zone):
             return name
-        if name is not None:
-            return find_zone(name)
-        stored = None if self.row is None else self.row.timezone
-        try:
-            return find_zone(stored or self.settings.timezone)
-        except InvalidError:
-            return find_zone(self.settings.timezone)
+        if name is None and self.row is not None:
+            return zone_of(self.row, self.settings)
+        return find_zone(self.settings.timezone if name is None else name)
 
     def at(self, instant: int) -> Then:
         """The definition at an instant, as far as the recorded changes tell."""
