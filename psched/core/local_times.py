@@ -41,13 +41,10 @@ def local_time(definition: Definition, instant: int | None) -> str | None:
 
 
 def renewed(row: Row, definition: Definition) -> int | None:
-    """The instant that newer zone data give to the occurrence of ``next_time``.
+    """The instant that newer zone data give to the occurrence of ``next_time``; None if it stays.
 
     A time at which the trigger has an occurrence with the newer data, too, stays: so a schedule
     that runs each minute neither rests nor repeats an hour.
-
-    Returns:
-        The instant; None if the occurrence stays where it is.
     """
     cron, told = _cron(definition), _told(row)
     if cron is None or told is None or row.next_time is None:
@@ -60,11 +57,9 @@ def renewed(row: Row, definition: Definition) -> int | None:
 
 
 def renewed_row(row: Row, settings: Config) -> Row | None:
-    """The row with the time that newer zone data give to its next occurrence.
+    """The row with the time that newer zone data give to its next occurrence; None if it stays.
 
-    Returns:
-        The row; None if its time stays. That of a row that is leased, or whose occurrence has been
-        tried, stays.
+    The time of a row that is leased, or whose occurrence has been tried, stays.
     """
     if row.local_time is None or row.local_time.endswith(f" {zones.VERSION}"):
         return None

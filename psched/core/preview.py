@@ -39,13 +39,7 @@ _MOST = 1000
 
 @dataclass(frozen=True, slots=True)
 class ClockChangeEffect:
-    """The effect of a clock change on a cron line.
-
-    Attributes:
-        change: the clock change.
-        effect: `LATE`, `LOST`, `ONCE` or `TWICE`.
-        text: a description for people.
-    """
+    """The effect of a clock change on a cron line: `LATE`, `LOST`, `ONCE` or `TWICE`."""
 
     change: Change
     effect: str

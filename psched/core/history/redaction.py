@@ -51,8 +51,7 @@ _SCALAR = re.compile(r"[^,}\]\n]+")
 class Redaction:
     """Hides the values of the fields whose names match one of some patterns.
 
-    Args:
-        patterns: names of fields; ``*`` stands for any characters, and case makes no difference.
+    In a pattern, ``*`` stands for any characters, and case makes no difference.
     """
 
     def __init__(self, patterns: Sequence[str] | None) -> None:

@@ -48,13 +48,10 @@ _LAST = min(LATEST_TIME, LATEST - 86_400)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The time about which somebody asks.
+    """The time about which somebody asks, as instants in Unix seconds.
 
-    Attributes:
-        instants: the instants that are meant, in Unix seconds. There is none if a clock change
-            skips the local time, and there are two if a clock change repeats it.
-        wall: the local time, see `psched.triggers.zone`; None if an instant was given.
-        before: whether the last occurrence up to the instant is meant, for example for ``-2h``.
+    There is none if a clock change skips the local time ``wall``, and there are two if a clock
+    change repeats it. ``before`` means the last occurrence up to the instant, as ``-2h`` does.
     """
 
     instants: tuple[int, ...]
