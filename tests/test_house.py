@@ -1,6 +1,7 @@
 """Rules of this repository that no linter checks."""
 
 import re
+import runpy
 from pathlib import Path
 
 import click
@@ -9,12 +10,13 @@ import pytest
 from psched.cli.commands import load, psched
 from psched.cli.daemon.master import master
 from psched.config import SETTINGS
-from psched.config.per_type import OF_A_TYPE
+from psched.config.settings import OF_A_TYPE
 from psched.process.signals import SIGNALS
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted((ROOT / "psched").rglob("*.py"))
 DOCS = ROOT / "docs"
+RENDERED = runpy.run_path(str(DOCS / "render_settings.py"))["FILES"]
 
 
 def test_a_module_says_first_what_it_holds():
@@ -30,7 +32,7 @@ def test_every_command_explains_itself_and_has_an_example(name):
     assert re.search(rf"^psched {name}\b", (DOCS / "commands.md").read_text(), re.MULTILINE)
     for parameter in command.params:
         if isinstance(parameter, click.Option):
-            assert parameter.help, parameter.name
+            assert (parameter.get_help_record(click.Context(command)) or ("", ""))[1], parameter
 
 
 @pytest.mark.parametrize("width", [40, 80, 500])
@@ -116,11 +118,14 @@ def test_only_the_configuration_knows_what_contrib_has():
     assert packages == {"config", "contrib"}
 
 
+@pytest.mark.parametrize("path", [*RENDERED])
+def test_the_files_about_settings_say_what_the_settings_declare(path):
+    assert (ROOT / path).read_text() == RENDERED[path](), "run bin/settings"
+
+
 def test_the_page_of_settings_names_each_of_them_once():
     page = (DOCS / "settings.md").read_text()
-    section = page.partition("| setting | default | |")[2].partition("\n\n")[0]
-    named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in section.splitlines()[2:]))
-    assert sorted(named) == sorted(SETTINGS)
+    assert re.findall(r"^### `(\w+)`$", page, re.MULTILINE) == [*SETTINGS]
 
 
 def test_the_page_of_settings_names_those_of_one_schedule():

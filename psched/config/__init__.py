@@ -4,9 +4,8 @@ Read `settings` first: it declares all settings. A value passes through these mo
 
 1. `reader` chooses the file and the section in the file. `document` reads the file's YAML, and the
    line number of each key.
-2. `checking` reads each value with the `Kind` of its setting. `kinds` defines the simple kinds;
-   `input_files`, `per_type` and `urls` (with `redis_urls`) define the complex ones. `references`
-   expands ``${VAR}``.
+2. `checking` reads each value with the `Kind` of its setting. `kinds` defines most of them, `urls`
+   (with `redis_urls`) and the modules in `monitoring` the others. `references` expands ``${VAR}``.
 3. `rules` derives some settings from others, and finds contradictions between settings.
 4. `problems` reports all problems in one error.
 
@@ -14,10 +13,9 @@ Read `settings` first: it declares all settings. A value passes through these mo
 """
 
 from psched.config.checking import Setting
-from psched.config.per_type import OVERRIDES
 from psched.config.reader import Files, from_mapping, load, raw_settings, read_raw
 from psched.config.references import withhold
-from psched.config.settings import SETTINGS, Config
+from psched.config.settings import OVERRIDES, SETTINGS, Config
 
 __all__ = [
     "OVERRIDES",

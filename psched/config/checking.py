@@ -27,11 +27,13 @@ class Setting(NamedTuple):
         default: the default value; None if the setting has no default, or if the default depends on
             other settings or on the host.
         optional: whether null is a valid value of the setting.
+        per_schedule: whether a type of task, and a schedule, can have a value of its own.
     """
 
     kind: Kind
     default: object
     optional: bool
+    per_schedule: bool
 
 
 def check_values(

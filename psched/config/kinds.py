@@ -3,17 +3,23 @@
 Each kind has one description, which its error texts and the documentation use.
 """
 
+import os
 import re
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from functools import partial
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path, PurePath
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_type_hints
 
 from typing_extensions import override
 
+from psched.base.file_rights import refusal_of_file
 from psched.base.quantities import QUANTITIES
 from psched.config import references
 from psched.config.problems import InvalidPart, InvalidPartsError, InvalidValueError
@@ -47,15 +53,9 @@ def without_lines(value: object) -> object:
 def read_parts(
     value: Mapping[Any, object], read: Callable[[object, object], tuple[str, V]]
 ) -> dict[str, V]:
-    """Read each part of a mapping; one error names all that cannot be used.
+    """Read each part of a mapping; one `InvalidPartsError` names all that cannot be used.
 
-    Args:
-        value: the mapping, whose values can be `RawValue` objects.
-        read: called with the name and the value of a part; returns the name and the value that
-            belong into the result.
-
-    Raises:
-        InvalidPartsError: what ``read`` has raised, with the names of the parts.
+    ``read`` gets the name and the value of a part, and returns those that belong into the result.
     """
     invalid: list[InvalidPart] = []
     found: dict[str, V] = {}
@@ -123,6 +123,13 @@ class Kind(ABC):
             case _:
                 found = f"a {type(value).__name__}"
         return InvalidValueError(f"must be {self.description}, not {found}{fix}")
+
+
+def kinds_of(record: type) -> dict[str, Kind]:
+    """The kind of each field of a dataclass, whose annotations are ``Annotated[TYPE, KIND, …]``."""
+    hints = get_type_hints(record, include_extras=True)
+    found = {each.name: get_args(hints[each.name]) for each in fields(record)}
+    return {name: hint[1] for name, hint in found.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,6 +449,115 @@ class StoreType(Kind):
         return word
 
 
+_CREDENTIALS = "${CREDENTIALS_DIRECTORY}"
+
+
+class InputFile(Kind):
+    """The path of a file that psched can read. A relative path is made absolute.
+
+    In a value of this kind, ``${CREDENTIALS_DIRECTORY}/NAME`` means the path of the file ``NAME``.
+    In values of all other kinds, it is replaced by the content of that file.
+
+    Args:
+        private: whether the file contains a secret. Such a file is refused if every user of the
+            host is allowed to read it. Every file is refused if they are allowed to change it.
+        needed: whether the file must be readable now. False for a file that only the service needs,
+            so that other users can still use the configuration.
+    """
+
+    def __init__(self, *, private: bool = False, needed: bool = True) -> None:
+        self._private = private
+        self._needed = needed
+
+    description = "the path of a file"
+
+    @override
+    def read(self, value: object, context: Context) -> Path:
+        folder = Path()
+        if isinstance(value, str) and value.startswith(f"{_CREDENTIALS}/") and not context.literal:
+            folder /= self.text(_CREDENTIALS, context)
+            value = value.removeprefix(f"{_CREDENTIALS}/")
+        file = context.absolute(folder / self.text(value, context))
+        if self._needed:
+            _content(file, private=self._private)
+        return file
+
+
+def read_password(file: Path) -> str:
+    """Return the password in a file, which must contain exactly one line."""
+    try:
+        line = _content(file, private=True).decode().removesuffix("\n")
+    except UnicodeDecodeError:
+        raise InvalidValueError("is not UTF-8 text") from None
+    if not line:
+        raise InvalidValueError("is empty; it must hold the password and nothing else")
+    if not line.isprintable():
+        raise InvalidValueError(
+            "holds a second line, or a character that cannot be printed; it must hold the password"
+            " and nothing else"
+        )
+    return line
+
+
+def _content(file: Path, *, private: bool) -> bytes:
+    try:
+        # O_NONBLOCK is set, because otherwise opening a FIFO would wait until it has a writer.
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise InvalidValueError("is not a regular file")
+        with os.fdopen(descriptor, "rb") as opened:
+            mode = os.fstat(descriptor).st_mode
+            if private and mode & (stat.S_IROTH | stat.S_IWOTH):
+                raise InvalidValueError(
+                    "may be read or changed by everybody on this host; run `chmod o= FILE` on it"
+                )
+            if reason := refusal_of_file(file, owner=False):
+                raise InvalidValueError(reason)
+            return opened.read()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no path"
+        raise InvalidValueError(f"cannot be read: {reason}") from None
+
+
+Network = IPv4Network | IPv6Network
+
+EVERYWHERE: tuple[Network, ...] = (ip_network("0.0.0.0/0"), ip_network("::/0"))
+"""The networks that contain every address."""
+
+
+class Networks(Kind):
+    """Networks: all (on), none (off), or those in a list.
+
+    A boolean is accepted, because YAML reads ``on`` as true and ``off`` as false.
+    """
+
+    description = "on, off or a list of networks such as 10.1.0.0/16"
+
+    @override
+    def read(self, value: object, context: Context) -> tuple[Network, ...]:
+        words = {"on": True, "off": False}
+        if isinstance(value, str):
+            value = words.get(self.text(value, context))
+            if value is None:
+                raise InvalidValueError(f"must be {self.description}; one network is a list, too")
+        if isinstance(value, bool):
+            return EVERYWHERE if value else ()
+        if not isinstance(value, list | tuple):
+            raise self.mismatch(value)
+        return tuple(self._network(each, context) for each in value)
+
+    def _network(self, value: object, context: Context) -> Network:
+        if isinstance(value, IPv4Network | IPv6Network):
+            return value
+        try:
+            return ip_network(self.text(value, context))
+        except ValueError:
+            raise InvalidValueError(
+                f"must be {self.description}; the bits after the prefix of a network are zero"
+            ) from None
+
+
 class FrozenMapping(Mapping[str, V]):
     """An immutable and hashable mapping."""
 
@@ -461,6 +577,30 @@ class FrozenMapping(Mapping[str, V]):
 
     def __hash__(self) -> int:
         return hash(frozenset(self._values))
+
+
+M = TypeVar("M", bound=FrozenMapping[Any])
+
+
+class Parts(Kind, Generic[M]):
+    """A mapping whose parts are read one by one, into an immutable mapping."""
+
+    empty: M
+    """What null means. Its class is that of all values."""
+
+    @override
+    def read(self, value: object, context: Context) -> M:
+        if value is None:
+            return self.empty
+        if isinstance(value, type(self.empty)):
+            return value
+        if not isinstance(value, Mapping):
+            raise self.mismatch(value)
+        return type(self.empty)(read_parts(value, partial(self.part, context)))
+
+    @abstractmethod
+    def part(self, context: Context, name: object, value: object) -> tuple[str, Any]:
+        """Read a part: return the name and the value that belong into the result."""
 
 
 class StoreOptions(FrozenMapping[object]):
@@ -497,6 +637,51 @@ class Options(Kind):
                 for name, each in plain.items()
             }
         )
+
+
+class Types(FrozenMapping[Mapping[str, Any]]):
+    """For the name of each type of task: the settings that override those of the installation."""
+
+    __slots__ = ()
+
+    def __init__(self, by_type: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
+        super().__init__({name: MappingProxyType(dict(own)) for name, own in by_type.items()})
+
+    def __repr__(self) -> str:
+        return repr({name: dict(own) for name, own in self.items()})
+
+
+NO_TYPES = Types()
+
+
+class PerType(Parts[Types]):
+    """A mapping from types of task to mappings of settings.
+
+    Args:
+        kinds: returns the kinds of the settings that a type can have.
+    """
+
+    description = "a mapping from types to their own settings"
+    empty = NO_TYPES
+
+    def __init__(self, kinds: Callable[[], Mapping[str, Kind]]) -> None:
+        self.kinds = kinds
+
+    @override
+    def part(self, context: Context, name: object, value: object) -> tuple[str, Any]:
+        if not (isinstance(name, str) and name.isprintable() and name.strip() == name != ""):
+            raise InvalidValueError("must be the name of a type")
+        if not isinstance(value, Mapping):
+            raise InvalidValueError("must be a mapping of settings")
+        return name, read_parts(value, partial(self._setting, context))
+
+    def _setting(self, context: Context, name: object, value: object) -> tuple[str, Any]:
+        kinds = self.kinds()
+        if name not in kinds:
+            near = get_close_matches(str(name), kinds, 1)
+            hint = f"did you mean {near[0]}?" if near else f"these are {', '.join(kinds)}"
+            raise InvalidValueError(f"is not a setting of a type; {hint}")
+        return str(name), kinds[str(name)].read(value, context)
 
 
 def _items(value: object) -> list[object]:

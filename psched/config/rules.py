@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from psched.base import lease_times
 from psched.base.quantities import format_duration
-from psched.config import input_files, tls, urls
+from psched.config import tls, urls
+from psched.config.kinds import read_password
 from psched.config.monitoring.expect import NO_EXPECTATIONS
 from psched.config.monitoring.hooks import ON_SETTINGS, undefined_hooks
 from psched.config.monitoring.pings import check_pings, undefined_pings
@@ -242,9 +243,7 @@ def _add_password(
     if before is not None and before["password_file"] and "url" not in given:
         values["url"] = urls.without_password(values["url"])
     if values["password_file"]:
-        values["url"] = urls.with_password(
-            values["url"], input_files.read_password(values["password_file"])
-        )
+        values["url"] = urls.with_password(values["url"], read_password(values["password_file"]))
 
 
 def _check_type(values: Mapping[str, Any]) -> None:

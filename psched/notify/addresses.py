@@ -7,7 +7,7 @@ reach services that listen only for the network of this machine.
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
-from psched.config.monitoring.networks import Network
+from psched.config.kinds import Network
 
 Address = IPv4Address | IPv6Address
 

@@ -12,7 +12,7 @@ from email.utils import formatdate
 
 from psched.base.clock import Clock
 from psched.base.texts import brief
-from psched.config.input_files import read_password
+from psched.config.kinds import read_password
 from psched.config.monitoring.hooks import MailHook
 from psched.config.problems import InvalidValueError
 from psched.notify.delivery import DeliveryError

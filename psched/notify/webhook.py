@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 
 from psched.base.clock import Clock
-from psched.config.input_files import read_password
+from psched.config.kinds import read_password
 from psched.config.monitoring.hooks import Webhook
 from psched.config.monitoring.http_url import parse
 from psched.config.problems import InvalidValueError

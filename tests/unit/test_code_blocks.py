@@ -166,6 +166,7 @@ def read_settings(text, etc):
     environ = {
         "HOME": str(etc),
         **dict.fromkeys(re.findall(r"\$\{(\w+)\}", text), "secret"),
+        "SLACK_URL": "https://hooks.slack.com/secret",
         "CREDENTIALS_DIRECTORY": str(etc),
     }
     load(file, environ=environ, cwd=etc)
@@ -200,14 +201,28 @@ def test_yaml_is_what_psched_reads(block, etc):
                 read_settings(text, etc)
 
 
+MYSQL = "url: mysql://ann@db/x"
+PAIR = f"{MYSQL}\nssl_ca: /etc/psched/ca.pem\n"
 BESIDE = {
+    "db: 2": "type: redis",
+    "host: redis.example.com": "type: redis",
+    "password: ${REDIS_PASSWORD}": "type: redis",
+    "path: /run/redis/redis-server.sock": "type: redis",
+    "port: 6380": "type: redis",
+    "password_file: /etc/psched/password": MYSQL,
+    "script_class: Run": "script: run.py",
+    "ssl_ca: /etc/psched/ca.pem": MYSQL,
+    "ssl_cert: /etc/psched/client.pem": f"{PAIR}ssl_key: /etc/psched/client.key",
+    "ssl_key: /etc/psched/client.key": f"{PAIR}ssl_cert: /etc/psched/client.pem",
+    "ssl_verify: full": PAIR,
+    "store: {path: /var/lib/psched/schedules.json}": "type: filestore:FileStore",
     "wake: notify": "url: redis://h",
     "wait_replicas: 1": "url: redis://h",
     "type: rdb_compat": "url: mysql://db/x\ntable: schedules",
     "on_failed: ops": "hooks: {ops: {mail: ann}}",
     "on_failed: mail-ops-example-org": "hooks: {mail-ops-example-org: {mail: ann}}",
-    "ssl_verify: ca": "url: mysql://db/x\nssl_ca: /etc/psched/ca.pem",
-    "password_file: ${CREDENTIALS_DIRECTORY}/password": "url: mysql://ann@db/x",
+    "ssl_verify: ca": PAIR,
+    "password_file: ${CREDENTIALS_DIRECTORY}/password": MYSQL,
 }
 """Settings in the text of pages that need others beside them."""
 

@@ -7,7 +7,6 @@ import sys
 import tempfile
 import time
 import traceback
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -19,11 +18,10 @@ from sqlalchemy.engine import make_url
 from psched.base import lease_times
 from psched.base.errors import ConfigError
 from psched.config import SETTINGS, Config, from_mapping, load, read_raw, reader
-from psched.config.kinds import Choice, Flag, Programs
+from psched.config.kinds import EVERYWHERE, Choice, Flag, Networks, Programs, Types
 from psched.config.monitoring.expect import PARTS, Expect
-from psched.config.monitoring.networks import EVERYWHERE, Networks
-from psched.config.monitoring.settings import MonitorSettings
-from psched.config.per_type import OF_A_TYPE, Types
+from psched.config.reference import json_schema, summary, texts
+from psched.config.settings import OF_A_TYPE
 from psched.config.tls import Tls
 
 ROOT = Path(__file__).parents[2]
@@ -131,14 +129,10 @@ def test_every_default_is_accepted_as_a_value():
     assert take(defaults) == take({})
 
 
-def test_every_setting_is_explained_in_the_table():
-    table = "".join(
-        Path(sys.modules[each.__module__].__file__).read_text() + "\n"
-        for each in (Config, MonitorSettings)
-    )
+def test_every_setting_is_explained_where_it_is_declared():
+    assert [*texts()] == [*SETTINGS]
     for name in SETTINGS:
-        field = re.search(rf"(?ms)^    {name}: Annotated\[.*?(?=\n\n)", table)[0]
-        assert re.search(r'\n    """[^"]+\."""$', field), name
+        assert re.fullmatch(r"[A-Z].*\.", summary(name)), name
 
 
 def test_a_config_cannot_be_changed():
@@ -344,11 +338,9 @@ def test_every_word_of_a_setting_can_be_written_without_quotes(read, tmp_path, n
 
 
 def test_every_word_of_a_setting_is_documented():
-    rows = (ROOT / "docs/settings.md").read_text()
     for name, setting in SETTINGS.items():
         if isinstance(setting.kind, Choice):
-            row = re.search(rf"^\|.*`{name}`.*$", rows, re.MULTILINE)[0]
-            assert set(setting.kind.words) <= {*re.findall(r"\w+", row + SHIPPED.read_text())}, name
+            assert {*setting.kind.words} <= {*re.findall(r"\w+", texts()[name])}, name
 
 
 TEXTS = (
@@ -1892,13 +1884,7 @@ def test_the_shipped_file_holds_every_setting_and_no_other_in_the_order_of_the_t
     names = re.findall(r"^#?([a-z_]+):(?= |$)", SHIPPED.read_text(), re.MULTILINE)
     # The line of a url that is commented out is an example beside the url that is set.
     in_file = list(dict.fromkeys(names))
-    assert sorted(in_file) == sorted(SETTINGS)
-    # The settings of the monitor stand in a table of their own.
-    monitors = {each.name for each in fields(MonitorSettings)}
-    for table in monitors, {*SETTINGS} - monitors:
-        assert [each for each in in_file if each in table] == [
-            each for each in SETTINGS if each in table
-        ]
+    assert in_file == [*SETTINGS]
 
 
 def test_the_shipped_file_comments_out_just_the_settings_without_a_default():
@@ -1964,3 +1950,79 @@ def test_neither_sqlalchemy_nor_yaml_is_imported_before_there_is_a_file():
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "set()"
+
+
+# --- the JSON schema -----------------------------------------------------------------
+
+
+def fits(value, schema, whole):
+    """Whether a value is valid; knows those keywords that the schema uses."""
+    if "$ref" in schema:
+        return fits(value, whole["$defs"][schema["$ref"].rpartition("/")[2]], whole)
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    types = {
+        "object": isinstance(value, dict),
+        "array": isinstance(value, list),
+        "string": isinstance(value, str),
+        "boolean": isinstance(value, bool),
+        "number": numeric,
+        "integer": numeric and value == int(value),
+        "null": value is None,
+    }
+    checks = {
+        "type": lambda known: any(map(types.get, [known] if isinstance(known, str) else known)),
+        "enum": lambda words: any(value == word and type(value) is type(word) for word in words),
+        "anyOf": lambda schemas: any(fits(value, each, whole) for each in schemas),
+        "pattern": lambda pattern: not types["string"] or re.search(pattern, value),
+        "minimum": lambda least: not numeric or value >= least,
+        "exclusiveMinimum": lambda least: not numeric or value > least,
+        "maximum": lambda most: not numeric or value <= most,
+        "items": lambda item: not types["array"] or all(fits(each, item, whole) for each in value),
+        "not": lambda other: not fits(value, other, whole),
+        "propertyNames": lambda name: (
+            not types["object"] or all(fits(each, name, whole) for each in value)
+        ),
+        "required": lambda names: not types["object"] or {*names} <= {*value},
+        "minProperties": lambda least: not types["object"] or len(value) >= least,
+        "properties": lambda known: (
+            not types["object"]
+            or all(fits(value[name], known[name], whole) for name in {*known} & {*value})
+        ),
+        "additionalProperties": lambda other: (
+            not types["object"]
+            or not (more := {*value} - {*schema.get("properties", {})})
+            or (other is not False and all(fits(value[name], other, whole) for name in more))
+        ),
+    }
+    annotations = {"$schema", "title", "description", "default", "$defs"}
+    return all(checks[word](given) for word, given in schema.items() if word not in annotations)
+
+
+def is_valid(text):
+    schema = json_schema()
+    return bool(fits(yaml.safe_load(text), schema, schema))
+
+
+def test_the_schema_accepts_the_shipped_files_and_their_examples():
+    for file in (SHIPPED, SHIPPED.with_suffix("")):
+        text = file.read_text()
+        assert is_valid(text)
+        assert is_valid(re.sub(r"^#(?=[a-z_]+: )", "", text, flags=re.MULTILINE))
+    assert is_valid("production: {poll_interval: 1s}\ndevelopment:\n")
+    assert is_valid("hooks: {a: {webhook: https://h, tries: 3}}\nexpect: off\nmonitor: on\n")
+    assert is_valid("processors: ${N}\nlog_level: ${LEVEL}\ncreate_table: ${YES}\ncgroup: off\n")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("poll_intervall: 1", "poll_interval: 90", "poll_interval: [1]", "catchup: some"),
+        *("jitter: 1.5", "only: 5", "monitor: 3", "types: {a: {table: x}}", "port: 0", "url:"),
+        *("hooks: {a: {mail: b, command: c}}", "hooks: {a: {timeout: 5}}", "pings: {a: 5}"),
+        *("hooks: {a: {mail: b, port: 0}}", "expect: {soon: 5}", "expect: {late: 0}", "[]"),
+        *("production: 5", "alive_time: 60\nproduction: {jitter: 0}"),
+    ],
+)
+def test_the_schema_refuses_what_psched_refuses(refusal, wrong):
+    assert not is_valid(wrong)
+    assert refusal(f"{wrong}\n")

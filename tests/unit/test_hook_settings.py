@@ -4,8 +4,8 @@ import pytest
 
 from psched.base.errors import ConfigError, InvalidError
 from psched.config import from_mapping, load
+from psched.config.kinds import EVERYWHERE
 from psched.config.monitoring.hooks import CommandHook, MailHook, TaskHook, Webhook, problems_here
-from psched.config.monitoring.networks import EVERYWHERE
 from psched.core.alerts.alert import Rule
 from psched.core.alerts.raising import hooks_of
 from psched.core.declare import declare

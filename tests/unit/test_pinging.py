@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from psched.app import CLOCK
-from psched.config.monitoring.networks import EVERYWHERE
+from psched.config.kinds import EVERYWHERE
 from psched.monitor.ping_delivery import PingDelivery
 from psched.monitor.pinging import Pinging, url_of
 from psched.notify.http_client import HttpClient

@@ -1,6 +1,7 @@
 """The command check, which tests whether a master and its workers could run."""
 
 import atexit
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -98,9 +99,16 @@ shown."""
 
 @click.command()
 @worker_options.add_options
+@click.option(
+    "--schema",
+    is_flag=True,
+    help="Print a JSON schema of configuration files, for editors; check nothing.",
+)
 @click.pass_obj
 @report_errors
-def check(location: ConfigLocation, /, words: tuple[str, ...], **given: object) -> None:
+def check(
+    location: ConfigLocation, /, words: tuple[str, ...], *, schema: bool, **given: object
+) -> None:
     """Check the configuration, handlers, log and database.
 
     The command validates the configuration, imports the handlers, tests whether this user can write
@@ -108,6 +116,11 @@ def check(location: ConfigLocation, /, words: tuple[str, ...], **given: object) 
     the options of run, it checks what run would use. The command lists all problems; if there is
     one, the exit status is 1.
     """
+    if schema:
+        from psched.config.reference import json_schema  # noqa: PLC0415
+
+        click.echo(json.dumps(json_schema(), indent=2))
+        return
     _, settings = worker_options.settings_of_run(location, given, words)
     warn_of_other_database(settings)
     click.echo(f"configuration: {settings.origin or 'built-in defaults'}: ok")

@@ -10,7 +10,8 @@ from psched import config
 from psched.app import read_config
 from psched.base.errors import ConfigError
 from psched.cli import options
-from psched.config import Config
+from psched.config import SETTINGS, Config
+from psched.config.kinds import Number
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -30,12 +31,27 @@ _TIMEOUT = 600
 timeout."""
 
 
-def _duration(*names: str, text: str, whole: bool = False) -> Callable[[F], F]:
-    """Create an option for a duration; the last of ``names`` is the setting's name."""
-    type_ = options.duration(whole=whole)
-    return click.option(
-        *names, type=type_, metavar="DURATION", help=f"{text} Setting: {names[-1]}."
-    )
+class _SettingOption(click.Option):
+    """An option whose value replaces a setting; its help begins with the summary of the setting.
+
+    The texts of the settings are read only if somebody asks for help.
+    """
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from psched.config.reference import summary  # noqa: PLC0415
+
+        names, further = super().get_help_record(ctx) or ("", "")
+        name = str(self.name)
+        return names, " ".join(filter(None, (summary(name), further, f"Setting: {name}.")))
+
+
+def _setting(*names: str, metavar: str | None = None, **more: Any) -> Callable[[F], F]:  # noqa: ANN401
+    """Create an option that replaces a setting; the last of ``names`` is the setting's name."""
+    kind = SETTINGS[names[-1].removeprefix("--").replace("-", "_")].kind
+    if isinstance(kind, Number) and kind.unit == "seconds":
+        more |= {"type": options.duration(whole=kind.whole)}
+        metavar = "DURATION"
+    return click.option(*names, cls=_SettingOption, metavar=metavar, **more)
 
 
 def _set_variables(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> None:
@@ -67,38 +83,15 @@ _OPTIONS = (
         help="Run tasks of every type with a class in this file: an object is made with the task,"
         " run() runs the task, and kill(reason), if there is one, stops it.",
     ),
-    click.option(
-        "-C",
-        "--class",
-        "--run-class",
-        "script_class",
-        metavar="NAME",
-        help="The class in the script. Default: Run, else the only class.",
+    _setting("-C", "--class", "--run-class", "script_class", metavar="NAME"),
+    _setting(
+        "-I", "--include", "load_path", multiple=True, metavar="FOLDER", help="May be repeated."
     ),
-    click.option(
-        "-I",
-        "--include",
-        "load_path",
-        multiple=True,
-        metavar="FOLDER",
-        help="Search this folder for modules first; may be repeated. Setting: load_path.",
-    ),
-    click.option(
-        "-r",
-        "--require",
-        multiple=True,
-        metavar="MODULE",
-        help="Import this module or .py file; may be repeated. Setting: require.",
-    ),
+    _setting("-r", "--require", multiple=True, metavar="MODULE", help="May be repeated."),
     options.perfectqueue_file,
-    click.option(
-        "--only",
-        multiple=True,
-        metavar="TYPE",
-        help="Run only tasks of this type; may be repeated. Setting: only.",
-    ),
+    _setting("--only", multiple=True, metavar="TYPE", help="May be repeated."),
     options.database,
-    click.option(
+    _setting(
         "-w",
         "--processors",
         "--workers",
@@ -106,21 +99,13 @@ _OPTIONS = (
         "processors",
         type=_number_or_auto,
         metavar="N",
-        help="Number of workers; auto: one for each core, at most 4. Setting: processors.",
     ),
-    click.option(
-        "--concurrency",
-        type=int,
-        metavar="N",
-        help="Number of tasks that one worker runs at the same time. Setting: concurrency.",
-    ),
-    _duration(
+    _setting("--concurrency", type=int, metavar="N"),
+    _setting(
         "-t",
         "--timeout",
         "alive_time",
-        text="Length of a lease: if a host dies, other hosts run its tasks after this time. With"
-        " --exec and --script, the default is 10m, as in PerfectQueue.",
-        whole=True,
+        help="With --exec and --script, the default is 10m, as in PerfectQueue.",
     ),
     click.option(
         "-b",
@@ -130,37 +115,12 @@ _OPTIONS = (
         help="Accepted for PerfectQueue, up to three quarters of the timeout, without effect:"
         " psched extends each lease in time.",
     ),
-    _duration(
-        "-x",
-        "--kill-timeout",
-        "kill_timeout",
-        text="Stop a task that runs longer; 0: never.",
-    ),
-    _duration(
-        "-X", "--kill-interval", "kill_interval", text="Time between TERM signals to a task."
-    ),
-    _duration(
-        "-i", "--poll-interval", "poll_interval", text="Time between two searches for due tasks."
-    ),
-    _duration(
-        "--retry-wait",
-        "retry_wait",
-        text="Time between a failure and the next attempt.",
-        whole=True,
-    ),
-    _duration(
-        "--expire",
-        "expire",
-        text="Give up a task that has not finished this long after it was to start; 0: never.",
-        whole=True,
-    ),
-    _duration(
-        "-D",
-        "--delete-wait",
-        "retention_time",
-        text="Keep a one-off task this long after its end.",
-        whole=True,
-    ),
+    _setting("-x", "--kill-timeout"),
+    _setting("-X", "--kill-interval"),
+    _setting("-i", "--poll-interval"),
+    _setting("--retry-wait"),
+    _setting("--expire"),
+    _setting("-D", "--delete-wait", "retention_time"),
     click.option(
         "--env",
         "variables",
@@ -170,7 +130,7 @@ _OPTIONS = (
         expose_value=False,
         help="Set this environment variable for the service and its tasks; may be repeated.",
     ),
-    click.option("-o", "--log", type=click.Path(dir_okay=False), help="Log file. Setting: log."),
+    _setting("-o", "--log", type=click.Path(dir_okay=False)),
     options.verbose,
     options.daemon,
     click.argument("words", metavar="[DISPATCH | -- ARG...]", nargs=-1, type=click.UNPROCESSED),

@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from psched.config.kinds import FrozenMapping, Kind, Number, read_parts
+from psched.config.kinds import FrozenMapping, Number, Parts
 from psched.config.problems import (
     InvalidPartsError,
     InvalidValueError,
@@ -81,7 +81,7 @@ NO_EXPECTATIONS = Expectations()
 """The expectations of a configuration or a row that sets no part, to a value or to off."""
 
 
-class Expect(Kind):
+class Expect(Parts[Expectations]):
     """The kind of value of the setting ``expect``: a mapping, or the word off for all parts.
 
     YAML reads ``off`` as false, so false is accepted, and so is null.
@@ -91,29 +91,24 @@ class Expect(Kind):
         "a mapping such as {late: 5m, longest: 1h, silent: 1d, unusual: 3}, in which each part can"
         " be off; or off"
     )
+    empty = NO_EXPECTATIONS
 
     @override
     def read(self, value: object, context: Context) -> Expectations:
-        if isinstance(value, Expectations):
-            return value
-        if value is None:
-            return NO_EXPECTATIONS
         if value is False or value == _OFF:
             return Expectations(dict.fromkeys(PARTS))
-        if not isinstance(value, Mapping):
-            raise self.mismatch(value)
+        return super().read(value, context)
 
-        def read_part(name: object, part: object) -> tuple[str, float | None]:
-            if name not in PARTS:
-                raise InvalidValueError(f"is not a part of expect; these are {', '.join(PARTS)}")
-            if part is None or part is False or part == _OFF:
-                return str(name), None
-            try:
-                return str(name), PARTS[str(name)].read(part, context)
-            except InvalidValueError as error:
-                raise InvalidValueError(f"{error}; or off") from None
-
-        return Expectations(read_parts(value, read_part))
+    @override
+    def part(self, context: Context, name: object, value: object) -> tuple[str, float | None]:
+        if name not in PARTS:
+            raise InvalidValueError(f"is not a part of expect; these are {', '.join(PARTS)}")
+        if value is None or value is False or value == _OFF:
+            return str(name), None
+        try:
+            return str(name), PARTS[str(name)].read(value, context)
+        except InvalidValueError as error:
+            raise InvalidValueError(f"{error}; or off") from None
 
 
 _KIND = Expect()

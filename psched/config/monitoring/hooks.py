@@ -5,28 +5,30 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from shutil import which
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from typing_extensions import override
 
 from psched.base.file_rights import refusal_of_file
 from psched.config import urls
-from psched.config.input_files import InputFile, read_password
 from psched.config.kinds import (
     Choice,
     Command,
     File,
     FrozenMapping,
+    InputFile,
     Kind,
     MatchingText,
     Names,
     Number,
+    Parts,
     SecretText,
+    kinds_of,
     read_parts,
+    read_password,
     without_lines,
 )
 from psched.config.monitoring.http_url import header_problem, parse, secret_words
@@ -60,27 +62,89 @@ _SECRET_HEADER = re.compile("auth|cookie|pass|secret|token|credential|key$", re.
 """Matches the name of a header whose value is a secret."""
 
 
+class _WebhookUrl(Kind):
+    description = "a URL that begins with https:// or http://"
+
+    @override
+    def read(self, value: object, context: Context) -> str:
+        url = self.text(value, context)
+        try:
+            parse(url)
+        except ValueError as error:
+            raise InvalidValueError(str(error)) from None
+        return url
+
+
+class Headers(Kind):
+    """More headers of a request, as pairs of name and value."""
+
+    description = "a mapping from names of headers to texts"
+
+    @override
+    def read(self, value: object, context: Context) -> tuple[tuple[str, str], ...]:
+        if not isinstance(value, Mapping):
+            raise self.mismatch(value)
+        headers = tuple(
+            (self.text(name, context), self.text(each, context)) for name, each in value.items()
+        )
+        for name, text in headers:
+            if problem := header_problem(name, text):
+                raise InvalidValueError(f"one of them {problem}")
+        return headers
+
+
+class _Addresses(Names):
+    def __init__(self) -> None:
+        super().__init__(_ADDRESS.description)
+        self.description = f"{_ADDRESS.description}, or a list of such"
+
+    @override
+    def read(self, value: object, context: Context) -> tuple[str, ...]:
+        addresses = tuple(_ADDRESS.read(each, context) for each in super().read(value, context))
+        if not addresses:
+            raise InvalidValueError(f"must be {self.description}, not an empty list")
+        return addresses
+
+
+class Data(Kind):
+    """The payload of a task."""
+
+    description = "a mapping"
+
+    @override
+    def read(self, value: object, context: Context) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping):
+            raise self.mismatch(value)
+        with suppress(TypeError, ValueError, RecursionError):
+            if json.loads(json.dumps(dict(value), allow_nan=False)) == value:
+                return dict(value)
+        raise InvalidValueError(
+            "must be a mapping that JSON can hold; put keys, and values such as dates, in quotes"
+        )
+
+
+_TRIES = Number(whole=True, unit="tries", least=1, most=MOST_TRIES)
+_HOST = MatchingText(
+    "the name of a server, without a port",
+    re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}|(?=.*:.*:)[A-Fa-f0-9.:]{2,45}"),
+)
+_USER = MatchingText("the name of a user", re.compile(r"[!-~]{1,254}"))
+_TYPE = MatchingText("the name of a type", re.compile(r"\S(?:.{0,253}\S)?"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """A hook that sends a request to a server.
+    """A hook that sends a request to a server."""
 
-    Attributes:
-        url: where the request is sent; a secret, because many receivers trust whoever knows it.
-        template: the form of the body, one of `TEMPLATES`.
-        secret: the key of the signature, or PagerDuty's routing key; None if there is none.
-        secret_file: a file with the secret; None if there is none.
-        timeout: the time limit of a request in seconds.
-        headers: more headers, as pairs of name and value.
-        tries: the largest number of tries of a delivery.
-    """
-
-    url: str = field(repr=False)
-    template: str = "json"
-    secret: str | None = field(default=None, repr=False)
-    secret_file: Path | None = None
-    timeout: float = 10.0
-    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    tries: int = MOST_TRIES
+    url: Annotated[str, _WebhookUrl()] = field(repr=False)
+    """A secret, because many receivers trust whoever knows it."""
+    template: Annotated[str, Choice(*TEMPLATES)] = "json"
+    secret: Annotated[str | None, SecretText()] = field(default=None, repr=False)
+    """The key of the signature, or PagerDuty's routing key."""
+    secret_file: Annotated[Path | None, InputFile(private=True, needed=False)] = None
+    headers: Annotated[tuple[tuple[str, str], ...], Headers()] = field(default=(), repr=False)
+    timeout: Annotated[float, Number(above=0, most=60)] = 10.0
+    tries: Annotated[int, _TRIES] = MOST_TRIES
 
     @property
     def secrets(self) -> set[str]:
@@ -99,17 +163,11 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandHook:
-    """A hook that runs a program on the host of the monitor.
+    """A hook that runs a program on the host of the monitor."""
 
-    Attributes:
-        command: the program and its arguments.
-        timeout: the time limit in seconds.
-        tries: the largest number of tries of a delivery.
-    """
-
-    command: tuple[str, ...]
-    timeout: float = 60.0
-    tries: int = MOST_TRIES
+    command: Annotated[tuple[str, ...], Command()]
+    timeout: Annotated[float, Number(above=0, most=600)] = 60.0
+    tries: Annotated[int, _TRIES] = MOST_TRIES
 
     @property
     def shown(self) -> str:
@@ -119,31 +177,23 @@ class CommandHook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailHook:
-    """A hook that sends a mail: to a server, or through a program such as sendmail.
+    """A hook that sends a mail: to a server, or through a program such as sendmail."""
 
-    Attributes:
-        to: the addresses.
-        sender: the address in the header ``From``; None means the user of the monitor.
-        sendmail: the program; not used if ``smtp`` is set.
-        smtp: the name or address of the server; None if the program is used.
-        port: its port; None means the usual one.
-        tls: ``starttls``, ``tls`` from the beginning, or ``off``.
-        user: the name for the login; None means no login.
-        password_file: a file with the password.
-        timeout: the time limit in seconds.
-        tries: the largest number of tries of a delivery.
-    """
-
-    to: tuple[str, ...]
-    sender: str | None = None
-    sendmail: Path = Path("/usr/sbin/sendmail")
-    smtp: str | None = None
-    port: int | None = None
-    tls: str = "starttls"
-    user: str | None = None
-    password_file: Path | None = None
-    timeout: float = 60.0
-    tries: int = MOST_TRIES
+    to: Annotated[tuple[str, ...], _Addresses()]
+    sender: Annotated[str | None, _ADDRESS] = None
+    """The address in the header ``From``; None means the user of the monitor."""
+    sendmail: Annotated[Path, File()] = Path("/usr/sbin/sendmail")
+    """The program; not used if ``smtp`` is set."""
+    smtp: Annotated[str | None, _HOST] = None
+    """The name or address of the server; None if the program is used."""
+    port: Annotated[int | None, Number(whole=True, least=1, most=65_535)] = None
+    """The port of the server; None means the usual one."""
+    tls: Annotated[str, Choice("starttls", "tls", "off")] = "starttls"
+    user: Annotated[str | None, _USER] = None
+    """The name for the login; None means no login."""
+    password_file: Annotated[Path | None, InputFile(private=True, needed=False)] = None
+    timeout: Annotated[float, Number(above=0, most=600)] = 60.0
+    tries: Annotated[int, _TRIES] = MOST_TRIES
 
     @property
     def shown(self) -> str:
@@ -153,17 +203,14 @@ class MailHook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskHook:
-    """A hook that submits a one-off task.
+    """A hook that submits a one-off task."""
 
-    Attributes:
-        type: the type of the task.
-        data: the payload, to which the notification is added.
-        tries: the largest number of tries of a delivery.
-    """
-
-    type: str
-    data: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
-    tries: int = MOST_TRIES
+    type: Annotated[str, _TYPE]
+    data: Annotated[Mapping[str, Any], Data()] = field(
+        default_factory=lambda: MappingProxyType({}), repr=False
+    )
+    """The payload, to which the notification is added."""
+    tries: Annotated[int, _TRIES] = MOST_TRIES
 
     @property
     def shown(self) -> str:
@@ -212,130 +259,55 @@ class HookNames(Names):
         return names
 
 
-class _WebhookUrl(Kind):
-    description = "a URL that begins with https:// or http://"
-
-    @override
-    def read(self, value: object, context: Context) -> str:
-        url = self.text(value, context)
-        try:
-            parse(url)
-        except ValueError as error:
-            raise InvalidValueError(str(error)) from None
-        return url
-
-
-class _Headers(Kind):
-    description = "a mapping from names of headers to texts"
-
-    @override
-    def read(self, value: object, context: Context) -> tuple[tuple[str, str], ...]:
-        if not isinstance(value, Mapping):
-            raise self.mismatch(value)
-        headers = tuple(
-            (self.text(name, context), self.text(each, context)) for name, each in value.items()
-        )
-        for name, text in headers:
-            if problem := header_problem(name, text):
-                raise InvalidValueError(f"one of them {problem}")
-        return headers
-
-
-class _Addresses(Names):
-    def __init__(self) -> None:
-        super().__init__(_ADDRESS.description)
-        self.description = f"{_ADDRESS.description}, or a list of such"
-
-    @override
-    def read(self, value: object, context: Context) -> tuple[str, ...]:
-        addresses = tuple(_ADDRESS.read(each, context) for each in super().read(value, context))
-        if not addresses:
-            raise InvalidValueError(f"must be {self.description}, not an empty list")
-        return addresses
-
-
-class _Data(Kind):
-    description = "a mapping"
-
-    @override
-    def read(self, value: object, context: Context) -> Mapping[str, Any]:
-        if not isinstance(value, Mapping):
-            raise self.mismatch(value)
-        with suppress(TypeError, ValueError, RecursionError):
-            if json.loads(json.dumps(dict(value), allow_nan=False)) == value:
-                return dict(value)
-        raise InvalidValueError(
-            "must be a mapping that JSON can hold; put keys, and values such as dates, in quotes"
-        )
-
-
-_TRIES = Number(whole=True, unit="tries", least=1, most=MOST_TRIES)
-_HOST = MatchingText(
-    "the name of a server, without a port",
-    re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}|(?=.*:.*:)[A-Fa-f0-9.:]{2,45}"),
-)
-_USER = MatchingText("the name of a user", re.compile(r"[!-~]{1,254}"))
-_TYPE = MatchingText("the name of a type", re.compile(r"\S(?:.{0,253}\S)?"))
-
-_Field = tuple[str, Kind]
-"""The name of a field of the hook's class, and the kind of its value."""
-
-_KINDS: Mapping[str, tuple[type[Hook], Mapping[str, _Field]]] = {
-    "webhook": (
-        Webhook,
-        {
-            "webhook": ("url", _WebhookUrl()),
-            "template": ("template", Choice(*TEMPLATES)),
-            "secret": ("secret", SecretText()),
-            "secret_file": ("secret_file", InputFile(private=True, needed=False)),
-            "headers": ("headers", _Headers()),
-            "timeout": ("timeout", Number(above=0, most=60)),
-            "tries": ("tries", _TRIES),
-        },
-    ),
-    "command": (
-        CommandHook,
-        {
-            "command": ("command", Command()),
-            "timeout": ("timeout", Number(above=0, most=600)),
-            "tries": ("tries", _TRIES),
-        },
-    ),
-    "mail": (
-        MailHook,
-        {
-            "mail": ("to", _Addresses()),
-            "from": ("sender", _ADDRESS),
-            "sendmail": ("sendmail", File()),
-            "smtp": ("smtp", _HOST),
-            "port": ("port", Number(whole=True, least=1, most=65_535)),
-            "tls": ("tls", Choice("starttls", "tls", "off")),
-            "user": ("user", _USER),
-            "password_file": ("password_file", InputFile(private=True, needed=False)),
-            "timeout": ("timeout", Number(above=0, most=600)),
-            "tries": ("tries", _TRIES),
-        },
-    ),
-    "task": (
-        TaskHook,
-        {"task": ("type", _TYPE), "data": ("data", _Data()), "tries": ("tries", _TRIES)},
-    ),
+_KINDS: Mapping[str, type[Hook]] = {
+    "webhook": Webhook,
+    "command": CommandHook,
+    "mail": MailHook,
+    "task": TaskHook,
 }
-"""The kinds of hook, by the field that each must have: its class, and its fields."""
+"""The kinds of hook, by the field that each must have."""
+
+_ATTRIBUTES = {"webhook": "url", "mail": "to", "from": "sender", "task": "type"}
+"""The fields that are called otherwise in Python."""
 
 
-class HooksKind(Kind):
-    """The kind of value of the setting ``hooks``: a mapping, which `read` converts to `Hooks`."""
+def fields_of(kind: str) -> Mapping[str, Kind]:
+    """The kinds of the fields of a kind of hook, by their names in a configuration."""
+    names = {attribute: name for name, attribute in _ATTRIBUTES.items()}
+    return {names.get(each, each): read for each, read in kinds_of(_KINDS[kind]).items()}
+
+
+class HooksKind(Parts[Hooks]):
+    """The kind of value of the setting ``hooks``: a mapping from names to hooks."""
 
     description = "a mapping from names to hooks"
+    empty = NO_HOOKS
+    kinds: ClassVar = {kind: fields_of(kind) for kind in _KINDS}
+    """The kinds of the fields of each kind of hook."""
 
     @override
-    def read(self, value: object, context: Context) -> Hooks:
-        if value is None or isinstance(value, Hooks):
-            return value or NO_HOOKS
-        if not isinstance(value, Mapping):
-            raise self.mismatch(value)
-        return Hooks(read_parts(value, partial(_read_hook, context)))
+    def part(self, context: Context, name: object, value: object) -> tuple[str, Hook]:
+        if not (isinstance(name, str) and _NAME.fullmatch(name)):
+            raise InvalidValueError(
+                "must be a name of letters, digits, _, . and -, at most 64 of them"
+            )
+        if not isinstance(value, Mapping) or len({*_KINDS} & {*value}) != 1:
+            raise InvalidValueError(f"must be a mapping with one of {', '.join(_KINDS)}")
+        kind = next(each for each in _KINDS if each in value)
+        fields = self.kinds[kind]
+
+        def read_field(field_name: object, given: object) -> tuple[str, Any]:
+            if field_name not in fields:
+                raise InvalidValueError(f"is no field of a {kind}; these are {', '.join(fields)}")
+            key = str(field_name)
+            return _ATTRIBUTES.get(key, key), fields[key].read(without_lines(given), context)
+
+        values = read_parts(value, read_field)
+        if kind == "mail" and (wrong := [*_contradictions(value)]):
+            raise InvalidPartsError([InvalidPart((), text) for text in wrong])
+        hook = _KINDS[kind](**values)
+        _check(hook)
+        return name, hook
 
 
 def problems_here(hooks: Mapping[str, Hook]) -> Iterator[str]:
@@ -384,28 +356,6 @@ def secret_parts(value: object) -> Iterator[object]:
 def _undefined(name: str, hooks: Collection[str]) -> str:
     there_are = f"; there are {', '.join(hooks)}" if hooks else ", which is empty"
     return f"names the hook {name}, which is not in hooks{there_are}"
-
-
-def _read_hook(context: Context, name: object, own: object) -> tuple[str, Hook]:
-    if not (isinstance(name, str) and _NAME.fullmatch(name)):
-        raise InvalidValueError("must be a name of letters, digits, _, . and -, at most 64 of them")
-    if not isinstance(own, Mapping) or len({*_KINDS} & {*own}) != 1:
-        raise InvalidValueError(f"must be a mapping with one of {', '.join(_KINDS)}")
-    kind = next(each for each in _KINDS if each in own)
-    made, fields = _KINDS[kind]
-
-    def read_field(field_name: object, value: object) -> tuple[str, Any]:
-        if field_name not in fields:
-            raise InvalidValueError(f"is no field of a {kind}; these are {', '.join(fields)}")
-        attribute, read = fields[str(field_name)]
-        return attribute, read.read(without_lines(value), context)
-
-    values = read_parts(own, read_field)
-    if made is MailHook and (wrong := [*_contradictions(own)]):
-        raise InvalidPartsError([InvalidPart((), text) for text in wrong])
-    hook = made(**values)
-    _check(hook)
-    return name, hook
 
 
 def _contradictions(own: Mapping[Any, object]) -> Iterator[str]:

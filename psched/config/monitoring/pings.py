@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from psched.base.stable_hash import stable_hash
 from psched.config import urls
-from psched.config.kinds import FrozenMapping, Kind, MatchingText, read_parts
+from psched.config.kinds import FrozenMapping, MatchingText, Parts
 from psched.config.monitoring.http_url import parse, secret_words
 from psched.config.problems import InvalidValueError, safe_name
 from psched.config.references import Context
@@ -63,22 +63,15 @@ class Pings(FrozenMapping[str]):
 NO_PINGS = Pings()
 
 
-class PingUrls(Kind):
-    """A mapping from names to URLs, which `read` converts to `Pings`."""
+class PingUrls(Parts[Pings]):
+    """A mapping from names to URLs."""
 
     description = "a mapping from names to URLs, as in backup: https://hc-ping.com/UUID"
+    empty = NO_PINGS
 
     @override
-    def read(self, value: object, context: Context) -> Pings:
-        if value is None or isinstance(value, Pings):
-            return value or NO_PINGS
-        if not isinstance(value, Mapping):
-            raise self.mismatch(value)
-
-        def read_ping(name: object, url: object) -> tuple[str, str]:
-            return _read_name(name), _read_url(self.text(url, context))
-
-        return Pings(read_parts(value, read_ping))
+    def part(self, context: Context, name: object, value: object) -> tuple[str, str]:
+        return _read_name(name), _read_url(self.text(value, context))
 
 
 def slug_of(key: str) -> str:
