@@ -66,14 +66,14 @@ if TYPE_CHECKING:
     from psched.core.schedule import Schedule, Schedules
     from psched.core.schedule_metadata import ScheduleMetadata
     from psched.core.shorthands import When
-    from psched.service.embedded import Worker
-    from psched.service.functions.app import App
+    from psched.service.functions import App
+    from psched.service.program import Worker
     from psched.service.start import Program, start
 
     open = open_schedules  # noqa: A001  # PerfectSched's name
 
 _MODULES = {
-    "App": "psched.service.functions.app",
+    "App": "psched.service.functions",
     "open": "psched.app:open_schedules",
     "AddOptions": "psched.core.arguments.fields",
     "Answer": "psched.core.history.why.answer",
@@ -102,7 +102,7 @@ _MODULES = {
     "TaskEnd": "psched.core.history.run",
     "UpcomingTime": "psched.core.preview",
     "When": "psched.core.shorthands",
-    "Worker": "psched.service.embedded",
+    "Worker": "psched.service.program",
     "start": "psched.service.start",
 }
 """For each public name: the module that defines it, as ``module``.

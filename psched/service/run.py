@@ -41,8 +41,9 @@ from psched.process.cgroup import MasterCgroup, UnavailableError
 from psched.process.kernel import set_title
 from psched.process.signals import SIGNALS, SignalInbox, forget_handlers, unblock
 from psched.process.spawner import SystemSpawner
-from psched.service.generation import ConfigSource, ProgramSource
+from psched.service.generation import ConfigSource
 from psched.service.immortal import make_code_immortal
+from psched.service.program import ProgramSource
 from psched.service.service_file import ServiceFile
 from psched.service.worker_boot import redirect_log
 from psched.triggers.zone import find_zone

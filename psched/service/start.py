@@ -20,12 +20,12 @@ from psched.core.arguments.settings import Settings
 from psched.core.columns import check_name
 from psched.process import early_signals, kernel
 from psched.process.spawn import flush_output
-from psched.service.functions.app import App
-from psched.service.generation import WorkerExit, current_worker_boot
-from psched.service.job_declarer import JobDeclarer
-from psched.service.jobs import Jobs
-from psched.service.main_program import (
+from psched.service.functions import App
+from psched.service.jobs import JobDeclarer, Jobs
+from psched.service.program import (
+    WorkerExit,
     become_master,
+    current_worker_boot,
     master_command,
     program_name,
     with_program_folder,

@@ -39,7 +39,7 @@ from psched.process.signals import SignalInbox
 from psched.runner.forking_runner_pool import ForkingRunnerPool
 from psched.runner.runner import Runner
 from psched.runner.stop_flags import StopFlags
-from psched.service.functions.app import App
+from psched.service.functions import App
 from psched.worker.composition import make_worker
 from psched.worker.startup_steps import create_missing_table, renew_times
 from psched.worker.worker import Worker, clean_up

@@ -30,7 +30,7 @@ from psched.core.model import ENDED, PAUSED, QUARANTINED, Decision, Retry, Row
 from psched.core.schedule_metadata import ScheduleMetadata
 from psched.core.shorthands import instant
 from psched.handlers.configured import built_in_handlers
-from psched.service.functions.app import App
+from psched.service.functions import App
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql.store import SqlStore
 from psched.testing.handler_runs import HandlerRun, ObservedLease, call, handler_of

@@ -7,7 +7,7 @@ import pytest
 
 from psched.application import Dispatch
 from psched.config import from_mapping
-from psched.service.functions.app import App
+from psched.service.functions import App
 from psched.service.worker_boot import handled_types
 
 WARNING = "Warning: no worker seen in the last day takes the type 'nosuch' (they take only"

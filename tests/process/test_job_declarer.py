@@ -7,8 +7,7 @@ from psched.base import log
 from psched.master.generation_spec import WorkerIdentity
 from psched.process.inheritance import open_descriptors
 from psched.process.spawn import spawn
-from psched.service.job_declarer import JobDeclarer
-from psched.service.jobs import Jobs
+from psched.service.jobs import JobDeclarer, Jobs
 from psched.service.worker_boot import WorkerBoot
 from psched.worker.worker import prepare_process
 from support.isolated import isolated

@@ -10,16 +10,15 @@ from psched import config
 from psched.app import make_store
 from psched.base.errors import ConfigError, InvalidError, StoreUnavailableError
 from psched.core.model import Row
-from psched.service.job_declarer import JobDeclarer
-from psched.service.jobs import Jobs
-from psched.service.main_program import interpreter_options
+from psched.service.jobs import JobDeclarer, Jobs
+from psched.service.program import interpreter_options
 from psched.service.start import start
 
 
 @pytest.fixture(autouse=True)
 def _a_program(monkeypatch):
     """Make psched treat the process of the tests as a program that can be started again."""
-    monkeypatch.setattr("psched.service.main_program._program", lambda: (True, "program"))
+    monkeypatch.setattr("psched.service.program._program", lambda: (True, "program"))
 
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})

@@ -55,7 +55,7 @@ from psched.notify.addresses import refusal
 from psched.process.inheritance import UserDescriptors, is_users, open_descriptors
 from psched.process.signals import unblock
 from psched.process.spawn import launch, prepare
-from psched.service.functions.app import App
+from psched.service.functions import App
 from psched.service.monitor_boot import check_metrics
 from psched.triggers import zone
 from psched.worker.startup_steps import was_moved_away
