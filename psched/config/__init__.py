@@ -12,10 +12,9 @@ Read `settings` first: it declares all settings. A value passes through these mo
 `tls` converts the settings for encryption to a `Tls` object.
 """
 
-from psched.config.checking import Setting
 from psched.config.reader import Files, from_mapping, load, raw_settings, read_raw
 from psched.config.references import withhold
-from psched.config.settings import OVERRIDES, SETTINGS, Config
+from psched.config.settings import OVERRIDES, SETTINGS, Config, Setting
 
 __all__ = [
     "OVERRIDES",

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from psched.base.file_rights import refusal_of_file
+from psched.config.checking import check
 from psched.config.kinds import RawValue, without_lines
 from psched.config.problems import InvalidValueError, Problem, config_error, safe_name
 from psched.config.references import Context
-from psched.config.settings import SETTINGS, Config, check
+from psched.config.settings import SETTINGS, Config
 
 _USUAL_PLACES = ("config/psched.yml", "config/perfectsched.yml", "/etc/psched/psched.yml")
 

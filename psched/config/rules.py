@@ -1,9 +1,9 @@
 """Rules between settings: they derive some settings from others, and refuse contradictions."""
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from psched.base import lease_times
 from psched.base.quantities import format_duration
@@ -11,13 +11,10 @@ from psched.config import tls, urls
 from psched.config.kinds import read_password
 from psched.config.monitoring.expect import NO_EXPECTATIONS
 from psched.config.monitoring.hooks import ON_SETTINGS, undefined_hooks
-from psched.config.monitoring.pings import check_pings, undefined_pings
+from psched.config.monitoring.pings import undefined_pings
 from psched.config.problems import InvalidValueError, safe_name
 from psched.config.redis_urls import FORMS, PORT, Address, is_redis
 from psched.config.references import Context
-
-_TLS = frozenset({"url", *tls.SETTINGS})
-_TIMINGS = frozenset({"alive_time", "database_timeout", "child_heartbeat_limit"})
 
 _URL_PARTS = ("host", "port", "db", "path", "password")
 """Settings that together replace the url of a Redis server. They have the same names as in the
@@ -28,8 +25,6 @@ _MOST_AUTOMATIC_PROCESSORS = 4
 
 _MOST_METRICS_KEYS = 100
 """The most keys in ``metrics_keys``: each costs a request to the store."""
-
-_HANDLERS = frozenset({"exec", "script", "script_class", "dispatch"})
 
 _MISSING = (
     "is missing: type: rdb_compat works in PerfectSched's own table; copy it from PerfectSched's"
@@ -45,21 +40,6 @@ _NOT_IN_COMPAT = {
     "expect": "PerfectSched's table has no table of alerts beside it; remove it",
 }
 """For each setting that cannot be used with ``type: rdb_compat``: an error text that says why."""
-
-
-class _Rule(NamedTuple):
-    """A rule about one setting.
-
-    Attributes:
-        key: the name of the setting for which a violation of the rule is reported.
-        reads: the names of the settings that `check` reads. The rule is skipped if one of these
-            settings is invalid.
-        check: a function that raises `InvalidValueError` if the given values break the rule.
-    """
-
-    key: str
-    reads: Collection[str]
-    check: Callable[[Mapping[str, Any]], None]
 
 
 def apply_rules(
@@ -82,12 +62,14 @@ def apply_rules(
     except InvalidValueError as error:
         yield "url", str(error)
         invalid = {*invalid, "url"}
-    for key, reads, check in _RULES:
-        if not {*reads} & {*invalid}:
-            try:
-                check(values)
-            except InvalidValueError as error:
-                yield key, str(error)
+    valid = {name: value for name, value in values.items() if name not in invalid}
+    for key, check in _RULES:
+        try:
+            check(valid)
+        except KeyError:  # the rule reads a setting that is invalid
+            continue
+        except InvalidValueError as error:
+            yield key, str(error)
     yield from _undefined(values, given, invalid, before)
     yield from _impossible(values, given, invalid, before)
     login = {"url", "password_file", *_URL_PARTS}
@@ -438,41 +420,35 @@ def _check_wake(values: Mapping[str, Any]) -> None:
         raise InvalidValueError("must not be notify, which needs PostgreSQL or Redis; use local")
 
 
-def _check_hooks(values: Mapping[str, Any]) -> None:
-    # The names in on_failed and so on must be in hooks, so this is the rule for them, too.
-    if values["hooks"] and not values["monitor"]:
-        raise InvalidValueError("are told by the monitor; set monitor to on, or remove them")
+def _check_monitor(name: str, does: str, values: Mapping[str, Any]) -> None:
+    # The names in on_failed and so on must be in hooks, and that in ping in pings.
+    if values[name] and not values["monitor"]:
+        it = "it" if name == "metrics" else "them"
+        raise InvalidValueError(f"are {does} by the monitor; set monitor to on, or remove {it}")
 
 
-def _check_metrics(values: Mapping[str, Any]) -> None:
-    if values["metrics"] and not values["monitor"]:
-        raise InvalidValueError("are shown by the monitor; set monitor to on, or remove it")
-
-
-_RULES = (
-    _Rule("type", {"type", "url"}, _check_type),
-    *(
-        _Rule(name, {"type", "url", *_URL_PARTS}, partial(_check_url_part, name))
-        for name in _URL_PARTS
-    ),
-    _Rule("ssl_cert", _TLS, _check_cert),
-    _Rule("ssl_key", _TLS, _check_key),
-    _Rule("ssl_verify", _TLS, _check_verify),
-    _Rule("url", _TLS, _check_tls_options),
-    _Rule("claim_strategy", {"claim_strategy", "type", "url"}, _check_strategy),
-    _Rule("url", {"url", "type"}, _check_memory),
-    _Rule("store", {"store", "type"}, _check_store),
-    _Rule("wait_replicas", {"wait_replicas", "type"}, _check_wait_replicas),
-    _Rule("database_timeout", _TIMINGS, _check_margin),
-    _Rule("child_heartbeat_limit", _TIMINGS, _check_heartbeat),
-    _Rule("types", {*_TIMINGS, "type", "types"}, _check_types),
-    *(_Rule(name, {"type", name}, partial(_check_in_compat, name)) for name in _NOT_IN_COMPAT),
-    _Rule("wake", {"wake", "type", "url"}, _check_wake),
-    _Rule("metrics", {"metrics", "monitor"}, _check_metrics),
-    _Rule("metrics_keys", {"metrics", "metrics_keys"}, _check_metrics_keys),
-    _Rule("pings", {"monitor", "pings"}, check_pings),
-    _Rule("hooks", {"monitor", "hooks"}, _check_hooks),
-    _Rule("exec", _HANDLERS, partial(_check_alone, "exec")),
-    _Rule("script", _HANDLERS, partial(_check_alone, "script")),
-    _Rule("script_class", _HANDLERS, _check_script_class),
+_RULES: Sequence[tuple[str, Callable[[Mapping[str, Any]], None]]] = (
+    ("type", _check_type),
+    *((name, partial(_check_url_part, name)) for name in _URL_PARTS),
+    ("ssl_cert", _check_cert),
+    ("ssl_key", _check_key),
+    ("ssl_verify", _check_verify),
+    ("url", _check_tls_options),
+    ("claim_strategy", _check_strategy),
+    ("url", _check_memory),
+    ("store", _check_store),
+    ("wait_replicas", _check_wait_replicas),
+    ("database_timeout", _check_margin),
+    ("child_heartbeat_limit", _check_heartbeat),
+    ("types", _check_types),
+    *((name, partial(_check_in_compat, name)) for name in _NOT_IN_COMPAT),
+    ("wake", _check_wake),
+    ("metrics", partial(_check_monitor, "metrics", "shown")),
+    ("metrics_keys", _check_metrics_keys),
+    ("pings", partial(_check_monitor, "pings", "sent")),
+    ("hooks", partial(_check_monitor, "hooks", "told")),
+    ("exec", partial(_check_alone, "exec")),
+    ("script", partial(_check_alone, "script")),
+    ("script_class", _check_script_class),
 )
+"""For each rule: the setting for which a violation is reported, and what raises an error of it."""

@@ -8,16 +8,15 @@ renews the two files.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, NamedTuple, get_args, get_type_hints
 
 from psched.base import file_rights, lease_times
 from psched.base.compression import LARGEST
 from psched.base.log_lines import FORMATS
 from psched.config import redis_urls, references, urls
-from psched.config.checking import Setting, check_values
 from psched.config.kinds import (
     NO_OPTIONS,
     NO_TYPES,
@@ -47,13 +46,26 @@ from psched.config.kinds import (
     ZoneName,
 )
 from psched.config.monitoring.expect import NO_EXPECTATIONS, Expect, Expectations
-from psched.config.monitoring.hooks import NO_HOOKS, HookNames, Hooks, HooksKind, secret_parts
+from psched.config.monitoring.hooks import NO_HOOKS, HookNames, Hooks, HooksKind
 from psched.config.monitoring.pings import NO_PING, NO_PINGS, PING_NAME, Pings, PingUrls
-from psched.config.problems import Problem
 from psched.config.references import Context
 from psched.config.rules import automatic_processors
 from psched.config.store_kinds import STORE_KINDS, USERS_OWN, StoreKind
 from psched.config.tls import VERIFY, Tls, tls_of
+
+
+class Setting(NamedTuple):
+    """One setting. Its default is None if it has none, or if it depends on others or on the host.
+
+    ``optional`` says whether null is valid, ``per_schedule`` whether a type of task, and a
+    schedule, can have a value of its own.
+    """
+
+    kind: Kind
+    default: object
+    optional: bool
+    per_schedule: bool
+
 
 _SECRET_NAME = re.compile("pass|pwd|secret|token|credential|key$", re.IGNORECASE)
 """Matches the name of an option whose value is a secret."""
@@ -755,6 +767,8 @@ class Config:
             ConfigError: a setting is unknown, a value is invalid, or the new settings contradict
                 each other.
         """
+        from psched.config.checking import check  # noqa: PLC0415  # it imports this module
+
         context = Context({}, cwd and cwd.absolute(), literal=True)
         given = {name: RawValue(value) for name, value in changes.items()}
         current = {name: getattr(self, name) for name in SETTINGS}
@@ -793,41 +807,3 @@ part is overridden by itself. A schedule stores its own ``alive_time`` in a colu
 
 OF_A_TYPE: Mapping[str, Kind] = {name: SETTINGS[name].kind for name in (*OVERRIDES, "alive_time")}
 """The kinds of the settings that a type of task can have in ``types``."""
-
-
-def _variables(value: object) -> set[str]:
-    """Return the names of the environment variables that an unexpanded value refers to."""
-    if isinstance(value, Mapping):
-        return set[str]().union(*map(_variables, value.values()))
-    if isinstance(value, RawValue):
-        return _variables(value.value)
-    return {*references.variables(value).values()} if isinstance(value, str) else set()
-
-
-_SECRETS: Mapping[str, Callable[[Any], set[str]]] = {
-    "url": lambda value: urls.secret_variables(value) if isinstance(value, str) else set(),
-    "password": _variables,
-    "store": _variables,
-    "hooks": lambda value: set[str]().union(*map(_variables, secret_parts(value))),
-    "pings": _variables,
-}
-"""For each setting whose value can contain a secret: a function that takes the unexpanded value and
-returns the names of the environment variables that can contain the secret. Settings that are paths
-of files with private keys or passwords are not listed, because a path is not secret."""
-
-
-def check(
-    given: Mapping[str, RawValue],
-    context: Context,
-    *,
-    start: Mapping[str, Any] | None = None,
-    origin: Path | None = None,
-    problems: Iterable[Problem] = (),
-) -> Config:
-    """Check values, and return them as a `Config`."""
-    values = check_values(SETTINGS, given, context, start=start, origin=origin, problems=problems)
-    withheld = frozenset[str]().union(
-        *(_SECRETS[name](each.value) for name, each in given.items() if name in _SECRETS)
-    )
-    default = start is None and "url" not in given and values["url"].startswith("sqlite")
-    return Config(origin=origin, withheld=withheld, url_is_default=default, **values)

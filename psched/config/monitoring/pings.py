@@ -98,12 +98,6 @@ def undefined_pings(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "types", f"{safe_name(of_type)}.ping: {_undefined(name, pings)}"
 
 
-def check_pings(values: Mapping[str, Any]) -> None:
-    """Check that there is a monitor, if there are pings to send."""
-    if values["pings"] and not values["monitor"]:
-        raise InvalidValueError("are sent by the monitor; set monitor to on, or remove them")
-
-
 def _undefined(name: str, pings: Mapping[str, str]) -> str:
     there_are = f"there are {', '.join(pings)}" if pings else "there are none"
     return f"names the ping {safe_name(name)}, which is not in pings; {there_are}"
