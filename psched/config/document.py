@@ -31,14 +31,10 @@ it is reduced to this number."""
 
 
 class Document(NamedTuple):
-    """The parsed content of a configuration file.
+    """The values of a configuration file by their keys, and the problems of single keys and values.
 
-    Attributes:
-        given: the file's values by their keys. Down to the fourth level of nesting, each value is a
-            `RawValue`, because the deepest settings are on that level: section, ``types``, name of
-            a type, setting.
-        problems: the problems of single keys and values: keys that are not text, values that cannot
-            be read, and duplicate keys.
+    Down to the fourth level of nesting, each value is a `RawValue`, because the deepest settings
+    are on that level: section, ``types``, name of a type, setting.
     """
 
     given: Mapping[str, RawValue]
@@ -90,11 +86,7 @@ class Loader(yaml.SafeLoader):
         self._has_alias = False
 
     def given(self, node: yaml.MappingNode, *, levels: int) -> dict[str, RawValue]:
-        """Read the values of a mapping, and return them by their keys.
-
-        A nested mapping is read in the same way, down to `levels` levels. A mapping on a deeper
-        level becomes a plain dictionary without line numbers.
-        """
+        """Read the values of a mapping; below `levels` levels, mappings have no line numbers."""
         self.flatten_mapping(node)  # puts merged keys (<<) first, so that own keys overwrite them
         entries = {}
         for key, value in node.value:
@@ -129,11 +121,7 @@ class Loader(yaml.SafeLoader):
         return float(super().construct_yaml_float(node))
 
     def compose_document(self) -> yaml.Node | None:
-        """PyYAML's method, extended: it refuses a file whose aliases expand to too many values.
-
-        The values are counted before any of them is constructed, because constructing too many
-        values would use up the memory.
-        """
+        """Refuse a file whose aliases expand to too many values, before they use up the memory."""
         root = super().compose_document()
         if root is None or not self._has_alias:
             return root
@@ -150,7 +138,7 @@ class Loader(yaml.SafeLoader):
         return root
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """PyYAML's method, extended: it raises an error if the next node has a tag (!)."""
+        """Refuse a node with a tag (!)."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
         self._has_alias = self._has_alias or isinstance(event, yaml.AliasEvent)
         if getattr(event, "tag", None) is not None:
@@ -160,7 +148,7 @@ class Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: dict[str, yaml.Node]) -> yaml.MappingNode:
-        """PyYAML's method, extended: it adds an entry to `problems` for each duplicate key."""
+        """Note each duplicate key in `problems`."""
         node = super().compose_mapping_node(anchor)
         first: dict[str, int] = {}
         for key, _ in node.value:
@@ -203,11 +191,7 @@ def _weight(node: yaml.Node) -> int:
 
 
 def _expanded(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
-    """Count the values that a node expands to.
-
-    An alias counts as many values as the node that it refers to. This function stores the counts of
-    the node and of all nodes below it in ``sizes``.
-    """
+    """Count the values that a node expands to, and store the counts of all nodes in ``sizes``."""
     if (known := sizes.get(node)) is not None:
         return known
     sizes[node] = _ENDLESS  # returned by the recursion below if the node contains itself

@@ -196,10 +196,7 @@ class Number(Kind):
 class Choice(Kind):
     """One of a few words. YAML reads the words on and off as true and false, so these mean them.
 
-    Args:
-        words: the words that are accepted.
-        removed: words that earlier versions of psched accepted, and that are refused now. The
-            error recommends the first of ``words`` instead.
+    The error for a word that was removed recommends the first of ``words`` instead.
     """
 
     def __init__(self, *words: str, removed: Sequence[str] = ()) -> None:
@@ -227,12 +224,7 @@ class Choice(Kind):
 
 
 class MatchingText(Kind):
-    """Text that matches a pattern.
-
-    Args:
-        description: a phrase that says which texts are valid; see `Kind.description`.
-        pattern: a regular expression that must match the whole text.
-    """
+    """Text that matches a pattern as a whole."""
 
     description = ""  # overrides the abstract property; __init__ sets the real description
 
@@ -324,11 +316,7 @@ class ModuleNames(Kind):
 
 
 class Names(Kind):
-    """A list of names.
-
-    Args:
-        what: what has the names, for example ``a type``.
-    """
+    """A list of names; ``what`` has them, for example ``a type``."""
 
     description = ""  # overrides the abstract property; __init__ sets the real description
 
@@ -655,11 +643,7 @@ NO_TYPES = Types()
 
 
 class PerType(Parts[Types]):
-    """A mapping from types of task to mappings of settings.
-
-    Args:
-        kinds: returns the kinds of the settings that a type can have.
-    """
+    """A mapping from types of task to mappings of settings, whose kinds ``kinds`` returns."""
 
     description = "a mapping from types to their own settings"
     empty = NO_TYPES
@@ -685,10 +669,7 @@ class PerType(Parts[Types]):
 
 
 def _items(value: object) -> list[object]:
-    """Convert a value to a list.
-
-    A list or tuple is copied, None becomes an empty list, and any other value a list of one item.
-    """
+    """A value as a list: None is an empty one, and what is no list is its only item."""
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]

@@ -19,15 +19,9 @@ class InvalidValueError(Exception):
 
 
 class InvalidPart(NamedTuple):
-    """A part of a value that cannot be used.
+    """A part of a value that cannot be used: where it is, why, and what can be used instead."""
 
-    Attributes:
-        path: the keys of the nested mappings that lead to the part, from the outermost.
-        text: why the part cannot be used, and what can be used instead.
-        line: the line number of the part's key; None if the value was not read from a file.
-    """
-
-    path: tuple[object, ...]
+    path: tuple[object, ...]  # the keys of the mappings around it, and its own
     text: str
     line: int | None = None
 
@@ -41,20 +35,12 @@ class InvalidPartsError(InvalidValueError):
 
 
 class Problem(NamedTuple):
-    """One problem of a configuration.
-
-    Attributes:
-        text: what is wrong, and how the user can fix it.
-        key: the name of the setting; None if the problem is not about one setting.
-        line: the number of the line in the file that has the problem; None if it is not known.
-        path: the keys that lead from the setting to the wrong part of its value; empty if the
-            problem is about the whole value.
-    """
+    """One problem of a configuration: what is wrong, and how the user can fix it."""
 
     text: str
-    key: str | None = None
+    key: str | None = None  # the setting
     line: int | None = None
-    path: tuple[object, ...] = ()
+    path: tuple[object, ...] = ()  # of the part of the value that is wrong
 
 
 def safe_name(key: object) -> str:

@@ -41,23 +41,11 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """The address of a Redis server, and the user and password for it.
+    """The address of a Redis server, and the user and password for it."""
 
-    Attributes:
-        hosts: the name and port of the server, or of each Sentinel; empty if `path` is set.
-        path: the path of the server's socket; None if the connection uses TCP.
-        service: the name under which the Sentinels know the server; None if there are no Sentinels.
-        db: the number of the database.
-        user: the name of the user; None means the server's default user.
-        password: the password; None if no password is sent to the server.
-        sentinel_user: the user for the Sentinels; None means the Sentinels' default user.
-        sentinel_password: the password for the Sentinels; None if no password is sent to them.
-        encrypted: whether the url's scheme requires TLS.
-    """
-
-    hosts: tuple[tuple[str, int], ...] = ()
-    path: str | None = None
-    service: str | None = None
+    hosts: tuple[tuple[str, int], ...] = ()  # of the server, or of each Sentinel
+    path: str | None = None  # the socket, instead of hosts
+    service: str | None = None  # the name under which the Sentinels know the server
     db: int = 0
     user: str | None = None
     password: str | None = field(default=None, repr=False)

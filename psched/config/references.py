@@ -34,18 +34,11 @@ _REFERENCE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The environment variables and the folder that a value may refer to.
-
-    Attributes:
-        environ: the environment variables.
-        cwd: the absolute path of the folder that relative paths start from; None means the current
-            folder.
-        literal: whether ``${`` is plain text. False means that it begins a reference.
-    """
+    """The environment variables and the folder that a value may refer to."""
 
     environ: Mapping[str, str]
-    cwd: Path | None
-    literal: bool = False
+    cwd: Path | None  # absolute; None means the current folder
+    literal: bool = False  # whether ``${`` is plain text, and begins no reference
 
     def absolute(self, path: str | Path) -> Path:
         """The absolute path of a file or folder."""

@@ -16,19 +16,10 @@ server: the server's certificate and name (``full``), only the certificate (``ca
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """How a connection is encrypted.
-
-    Attributes:
-        verify: what psched checks when it connects to the server; one of `VERIFY`.
-        ca: the file with the certificates of the trusted authorities. It can be None only if
-            `verify` is ``none``.
-        cert: the file with psched's own certificate, for servers that require client certificates;
-            None if psched has no certificate.
-        key: the file with the private key of `cert`; None if, and only if, `cert` is None.
-    """
+    """How a connection is encrypted; the fields are the settings ``ssl_…``."""
 
     verify: str
-    ca: Path | None
+    ca: Path | None  # None only if nothing is verified
     cert: Path | None
     key: Path | None
 

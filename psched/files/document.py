@@ -61,28 +61,18 @@ schedules' fields."""
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The schedules that files declare for one label.
-
-    Attributes:
-        label: the label of the schedules; None means that the schedules have no label.
-        schedules: the ``key`` and the fields of each schedule.
-        rows: the rows that `psched.core.declare.describe` has made of ``schedules``, by key.
-    """
+    """The schedules that files declare for one label."""
 
     label: str | None
-    schedules: list[dict[str, Any]] = field(default_factory=list)
-    rows: dict[str, Row] = field(default_factory=dict)
+    schedules: list[dict[str, Any]] = field(default_factory=list)  # ``key`` and the fields
+    rows: dict[str, Row] = field(default_factory=dict)  # made of `schedules`, by key
 
 
 class Reader:
     """Reads files, and collects all mistakes in them.
 
-    Args:
-        settings: the settings that declarations are checked against.
-        label: the label of documents without a label; a document with another label is a mistake.
-            None means that each document must have a label.
-        now: a clock; users' triggers are tried from this time on.
-        track: shows how many schedules have been read.
+    With a ``label``, documents may have none, and none other. Users' triggers are tried from
+    ``now`` on. ``track`` shows how many schedules have been read.
     """
 
     def __init__(

@@ -29,9 +29,8 @@ Documents = Mapping[str | None, Mapping[str, Mapping[str, Any]]]
 def export(rows: Iterable[Row], settings: Config) -> tuple[Documents, Sequence[str], Sequence[str]]:
     """Collect the declarations from which these schedules can be created again.
 
-    Returns:
-        The documents; remarks on schedules whose status a file cannot declare; and remarks on
-        schedules that are left out, because they are not valid.
+    The remarks are on schedules whose status a file cannot declare, and on those that are left out,
+    because they are not valid.
     """
     documents: dict[str | None, dict[str, dict[str, Any]]] = {}
     remarks, omitted = list[str](), list[str]()

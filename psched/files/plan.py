@@ -21,35 +21,22 @@ _DEFAULTS: Mapping[str, Any] = {"type": DEFAULT_TYPE, "data": {}, "delay": 0}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change of one field of a schedule.
+    """The change of one field of a schedule. None means the default, or no value."""
 
-    Attributes:
-        field: one of `psched.core.declare.FIELDS`; or ``next_time``, if the schedule runs once.
-        old: the present value; None means the default, or no value.
-        new: the declared value; None means the default, or no value.
-    """
-
-    field: str
+    field: str  # one of `FIELDS`; or ``next_time``, if the schedule runs once
     old: Any
     new: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One schedule of a plan.
-
-    Attributes:
-        key: the key of the schedule.
-        wanted: the row that the declaration describes; None if the schedule is no longer declared.
-        found: the row in the store; None if the schedule is to be added.
-        changes: the differences between ``found`` and ``wanted``.
-        fields: the declared fields and the label; empty if the schedule is no longer declared.
-    """
+    """One schedule of a plan."""
 
     key: str
-    wanted: Row | None = None
-    found: Row | None = None
+    wanted: Row | None = None  # as declared; None if it is declared no longer
+    found: Row | None = None  # in the store; None if it is to be added
     changes: tuple[Change, ...] = ()
+    # What was declared, and the label.
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -57,15 +44,8 @@ class Item:
 class Plan:
     """The steps that make the schedules of one label equal to their declarations.
 
-    Attributes:
-        label: the owner of the schedules; None means that the schedules have no label.
-        added: declared schedules that do not exist yet.
-        changed: schedules that differ from their declarations.
-        unchanged: schedules that equal their declarations.
-        left: schedules of this label that are no longer declared; only pruning removes them.
-            Extra runs of schedules are not among them. Empty if the label is None.
-        refused: for the key of each schedule that cannot be changed, the reason.
-        adopt: whether schedules of other labels are taken over.
+    Schedules that are ``left`` are declared no longer; only pruning removes them. Extra runs are
+    not among them, and without a label there are none. ``refused`` has the reasons by keys.
     """
 
     label: str | None

@@ -20,12 +20,7 @@ _RESTARTING = TRIGGER_FIELDS | {"next_time"}
 
 
 class NextRuns(NamedTuple):
-    """The next runs of a schedule.
-
-    Attributes:
-        instants: the times in Unix seconds, in ascending order.
-        problem: why there are none.
-    """
+    """The next runs of a schedule in Unix seconds, or why there are none."""
 
     instants: Sequence[int]
     problem: str = ""

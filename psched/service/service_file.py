@@ -31,27 +31,16 @@ _MODE = 0o644
 
 
 class Service(NamedTuple):
-    """What a master has published.
-
-    Attributes:
-        pid: the master's pid.
-        url: the url of its database, without secrets.
-        table: its table.
-        config: the path of its configuration file; empty if it has none.
-    """
+    """What a master has published."""
 
     pid: int
-    url: str
+    url: str  # without secrets
     table: str
-    config: str
+    config: str  # the path of its configuration file; empty if it has none
 
 
 class ServiceFile:
-    """The file of this master.
-
-    Args:
-        folder: the folder in which the file is written. None means that no file is written.
-    """
+    """The file of this master; none if there is no folder for it."""
 
     def __init__(self, folder: Path | None) -> None:
         self._path: Path | None = None

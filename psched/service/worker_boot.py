@@ -64,26 +64,15 @@ class WorkerBoot:
 
     `serve` turns the process into a worker, or into a cleaner, which only releases the leases of
     dead workers.
-
-    Attributes:
-        link: the connection to the master.
-        place: the worker's number, generation, nonce and cgroup.
-        inbox: receives the signals of this process.
-        log: the log of this process.
-        master: the pid of the master that has forked this process. `serve` checks whether the
-            master is still alive.
-        nonces: the nonces of the dead workers if this process becomes a cleaner. None if it becomes
-            a worker.
-        own: the descriptors that were open before the user's code was run.
     """
 
     link: Link
     place: WorkerIdentity
     inbox: SignalInbox
     log: Log
-    master: int
-    nonces: Sequence[str] | None
-    own: frozenset[int]
+    master: int  # the pid of the process that has forked this one
+    nonces: Sequence[str] | None  # those of the dead workers; None if this becomes a worker
+    own: frozenset[int]  # the descriptors that were open before the user's code was run
 
     def serve(
         self,

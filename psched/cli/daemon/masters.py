@@ -19,19 +19,12 @@ from psched.master.runtime_folders import socket_folders
 
 @dataclass(slots=True)
 class Found:
-    """The answers of the masters of this host.
+    """The answers of the masters of this host."""
 
-    Attributes:
-        wanted: the settings that name the table; None if the masters of all tables are wanted.
-        masters: the status documents of the masters that serve the table.
-        silent: for each master that does not answer, a sentence that says why.
-        others: for each master that serves another table, what it serves.
-    """
-
-    wanted: Config | None
-    masters: list[Mapping[str, Any]] = field(default_factory=list)
-    silent: list[str] = field(default_factory=list)
-    others: list[str] = field(default_factory=list)
+    wanted: Config | None  # names the table; None if the masters of all tables are wanted
+    masters: list[Mapping[str, Any]] = field(default_factory=list)  # their status documents
+    silent: list[str] = field(default_factory=list)  # why they do not answer
+    others: list[str] = field(default_factory=list)  # those of other tables: what they serve
 
     @property
     def nobody(self) -> str:
@@ -74,9 +67,7 @@ def find_masters(location: ConfigLocation, *, everyone: bool = False) -> Found:
 def judge(master: Mapping[str, Any], limits: Limits) -> Mapping[str, Any]:
     """Judge a master by its status document.
 
-    Returns:
-        ``ready``: whether it is ready; ``problem``: why not, or, if it is ready, why its last
-        restart failed although it still serves; None if there is no problem.
+    The problem says why it is not ready, or why its last restart failed although it still serves.
     """
     reason = why_not_ready(facts_in(master), limits)
     return {"ready": reason is None, "problem": master["problem"] if reason is None else reason}

@@ -67,13 +67,7 @@ def install_systemd(location: ConfigLocation, *, dry_run: bool, remove: bool, ro
 
 
 class Installation:
-    """Installs the files, and prints each step.
-
-    Args:
-        environment: the environment from which the unit starts psched.
-        root: the root folder, / or that of an image.
-        dry_run: whether the steps are only printed.
-    """
+    """Installs the files below a root folder, and prints each step."""
 
     def __init__(self, environment: Environment, root: Path, *, dry_run: bool) -> None:
         self._environment = environment

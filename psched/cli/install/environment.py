@@ -38,19 +38,12 @@ _PLAIN_PATH = re.compile(r"/[\w./+=@:,~-]*")
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Programs and files of an installed psched.
+    """Programs and files of an installed psched."""
 
-    Attributes:
-        prefix: the folder of the environment, for instance that of a virtual environment.
-        master: the program psched-master.
-        shipped: the folder whose subfolders systemd and etc contain the files to install.
-        used: files that the service reads: the interpreter, psched's modules and others.
-    """
-
-    prefix: Path
-    master: Path
-    shipped: Path
-    used: tuple[Path, ...]
+    prefix: Path  # the folder of the environment, for instance of a virtual one
+    master: Path  # the program psched-master
+    shipped: Path  # its subfolders systemd and etc contain the files to install
+    used: tuple[Path, ...]  # what the service reads: the interpreter, psched's modules and others
 
     @classmethod
     def current(cls) -> Self:

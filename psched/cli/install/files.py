@@ -42,24 +42,14 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SystemFile:
-    """A file to install.
-
-    Attributes:
-        source: the shipped file.
-        path: where the file is installed, below the root folder.
-        root: the root folder, / or that of an image.
-        mode: the mode of the file.
-        own: whether the file and a new folder of it belong to the group of the service, and others
-            cannot enter the folder.
-        master: the program that the unit starts; None for files that start none.
-    """
+    """A file to install."""
 
     source: Path
-    path: str
-    root: Path
+    path: str  # below the root folder
+    root: Path  # / or that of an image
     mode: int = 0o644
-    own: bool = False
-    master: Path | None = None
+    own: bool = False  # file and new folder belong to the service's group, and others cannot enter
+    master: Path | None = None  # the program that the unit starts
 
     @property
     def target(self) -> Path:

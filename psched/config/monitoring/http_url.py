@@ -21,21 +21,13 @@ _HEADER_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A URL, taken apart.
-
-    Attributes:
-        encrypted: whether the scheme is ``https``.
-        host: a name or an address.
-        port: the port.
-        path: the path and the query.
-        authorization: the header for the user and the password of the URL; None without them.
-    """
+    """A URL, taken apart."""
 
     encrypted: bool
     host: str
     port: int
-    path: str
-    authorization: str | None
+    path: str  # with the query
+    authorization: str | None  # the header for user and password
 
     @property
     def shown(self) -> str:
