@@ -51,7 +51,7 @@ _SUBCOMMANDS = {
         "Explain why a schedule ran, or did not run.",
     ),
     "alerts": (
-        "cli.alerts.command:alerts",
+        "cli.history.alerts:alerts",
         "Show what is wrong with schedules and hosts.",
     ),
     "audit": (

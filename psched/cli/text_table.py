@@ -3,15 +3,19 @@
 import os
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import click
 
 from psched.cli.output import are_terminals, write_styled
 from psched.cli.time_format import zone_label
+from psched.core.history.redaction import Redaction
+
+Item = TypeVar("Item")
 
 LINE = 100
 """The width of a table in a file, unless the variable COLUMNS says another one. All widths are in
@@ -27,15 +31,6 @@ _LONG = 24
 _NARROWEST = 8
 """The width below which columns are cut only if nothing else is left."""
 
-_TIMES = (
-    *("WHEN", "NEXT", "SINCE", "CLOSED", "NEXT_TIME", "NEXT_RUN_TIME", "CREATED_AT"),
-    *("RETAIN_UNTIL", "MINUTE", "HOUR"),
-)
-"""The headings of columns that show times, of which a part says nothing."""
-
-_LEAST = {"KEY": 20, "STATUS": 11, "OUTCOME": 9, "FATE": 14}
-"""The widths below which these columns are cut only if nothing else is left."""
-
 _DIGITS = 4
 """The most digits of COLUMNS; a larger number is a mistake."""
 
@@ -43,77 +38,87 @@ GAP = "  "
 """What is between two columns."""
 
 
-class TableRow(NamedTuple):
-    """One row of a table.
+class View(NamedTuple):
+    """How values are shown: ``now`` is the time of the store's clock, in Unix seconds."""
+
+    now: float
+    redaction: Redaction
+
+
+class Column(NamedTuple, Generic[Item]):
+    """A column of a table, of the terminal and of the web.
 
     Attributes:
-        cells: the text of each column, in one line.
-        details: lines that are printed below the row, whole.
+        heading: its heading.
+        text: what it shows of an item, in one line.
+        is_time: whether it shows times, of which a part says nothing.
+        least: the width below which it is cut only if nothing else is left.
+        colours: the colour of each text; other texts have none.
     """
 
-    cells: Sequence[str]
-    details: Sequence[str] = ()
+    heading: str
+    text: Callable[[Item, View], str]
+    is_time: bool = False
+    least: int = _NARROWEST
+    colours: Mapping[str, str] = MappingProxyType({})
 
 
-class Colours(NamedTuple):
-    """The colours of the texts in one column.
-
-    Attributes:
-        column: the heading of the column.
-        of: the colour of each text; other texts have none.
-    """
-
-    column: str
-    of: Mapping[str, str]
-
-
-def with_zone(headings: Sequence[str], now: float) -> Sequence[str]:
+def headings_of(columns: Sequence[Column[Item]], now: float) -> list[str]:
     """The headings of a table, of which the first one of a time names the zone of all times."""
-    first = next((name for name in headings if name in _TIMES), None)
-    return [f"{name} ({zone_label(now)})" if name == first else name for name in headings]
+    headings = [column.heading for column in columns]
+    for place, column in enumerate(columns):
+        if column.is_time:
+            headings[place] += f" ({zone_label(now)})"
+            break
+    return headings
 
 
 def print_table(
-    headings: Sequence[str], rows: Iterable[TableRow], colours: Colours | None = None
+    columns: Sequence[Column[Item]],
+    items: Iterable[Item],
+    view: View,
+    details: Callable[[Item], Iterable[str]] = lambda _item: (),
 ) -> int:
-    """Print rows as a table while they are read; print nothing if there are none.
+    """Print items as a table while they are read; print nothing if there are none.
 
-    Returns:
-        The number of rows.
+    ``details`` are lines below the row of an item, which are printed whole. The number of the items
+    is returned.
     """
-    line, left, number = line_width(), iter(rows), 0
-    if colours is not None and (colours.column not in headings or not is_coloured()):
-        colours = None
+    line, number, coloured = line_width(), 0, is_coloured()
+    left = ((item, [column.text(item, view) for column in columns]) for item in items)
     first = [*islice(left, FIRST_ROWS)]
-    widths = widths_of([headings, *(row.cells for row in first)], line)
-    for number, row in enumerate(chain(first, left), 1):
+    headings = headings_of(columns, view.now)
+    widths = widths_of(columns, [headings, *(cells for _, cells in first)], line)
+    for number, (item, cells) in enumerate(chain(first, left), 1):
         if number == 1:
             _print_line(headings, widths, line)
-        colour = None
-        if colours is not None:
-            place = headings.index(colours.column)
-            colour = place, colours.of.get(row.cells[place])
-        _print_line(row.cells, widths, line, colour)
-        for detail in row.details:
+        colours = [
+            column.colours.get(cell) if coloured else None
+            for column, cell in zip(columns, cells, strict=True)
+        ]
+        _print_line(cells, widths, line, colours)
+        for detail in details(item):
             click.echo(detail)
     return number
 
 
-def widths_of(table: Sequence[Sequence[str]], line: int) -> list[int]:
+def widths_of(
+    columns: Sequence[Column[Any]], table: Sequence[Sequence[str]], line: int
+) -> list[int]:
     """The widths of all columns, of a table that begins with its headings.
 
     If a line would be too long, the widest columns are cut first, then the last one, because it is
     free text, then others. Keys and statuses are cut after these, and times only if nothing else is
     left.
     """
-    widths = [min(line, max(map(width_of, column))) for column in zip(*table, strict=True)]
+    widths = [min(line, max(map(width_of, cells))) for cells in zip(*table, strict=True)]
     too_long = sum(widths) + len(GAP) * (len(widths) - 1) - line
-    names, places = table[0], range(len(widths))
-    others = [place for place in places if names[place].partition(" (")[0] not in _TIMES]
+    places = range(len(widths))
+    others = [place for place in places if not columns[place].is_time]
     for may_be_cut, least in (
         (others, dict.fromkeys(others, _LONG)),
         (others[-1:], {}),
-        (others, {place: _LEAST.get(names[place], _NARROWEST) for place in others}),
+        (others, {place: columns[place].least for place in others}),
         (others, {}),
         (others[-1:], dict.fromkeys(others, 1)),
         (others, dict.fromkeys(others, 3)),
@@ -129,33 +134,40 @@ def widths_of(table: Sequence[Sequence[str]], line: int) -> list[int]:
     return widths
 
 
+def joined(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """The cells of a row as a line; each but the last one is padded with blanks."""
+    return GAP.join(_padded(cells, widths)).rstrip()
+
+
+def _padded(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    cut = [cut_to(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    return [
+        *(
+            cell + " " * (width - width_of(cell))
+            for cell, width in zip(cut, widths[:-1], strict=False)
+        ),
+        cut[-1],
+    ]
+
+
 def _print_line(
     cells: Sequence[str],
     widths: Sequence[int],
     line: int,
-    colour: tuple[int, str | None] | None = None,
+    colours: Sequence[str | None] = (),
 ) -> None:
-    """Print a row; ``colour`` is the place of the cell with a colour, and its colour, if any."""
     # The last cell may be longer than the others of its column, as long as the line has room.
     room = max(widths[-1], line - sum(widths[:-1]) - len(GAP) * (len(widths) - 1))
-    wide = (*widths[:-1], room)
-    padded = padded_to([*map(cut_to, cells, wide)], widths)
+    padded = _padded(cells, (*widths[:-1], room))
     text = GAP.join(padded).rstrip()
-    if colour is None or width_of(text) > line:
+    if not any(colours) or width_of(text) > line:
         click.echo(cut_to(text, line))
         return
-    place, name = colour
-    padded[place] = click.style(padded[place], fg=name) if name else padded[place]
-    write_styled(GAP.join(padded).rstrip() + "\n")
-
-
-def padded_to(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """The cells of a row, each but the last one followed by blanks up to its width."""
-    *most, last = cells
-    padded = (
-        cell + " " * (width - width_of(cell)) for cell, width in zip(most, widths, strict=False)
+    styled = (
+        click.style(cell, fg=colour) if colour else cell
+        for cell, colour in zip(padded, colours, strict=True)
     )
-    return [*padded, last]
+    write_styled(GAP.join(styled).rstrip() + "\n")
 
 
 def cut_to(cell: str, width: int) -> str:

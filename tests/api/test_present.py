@@ -12,7 +12,7 @@ import psched
 from psched.base.clock import SystemClock
 from psched.base.errors import NotSupportedError, StoreUnavailableError
 from psched.cli.time_format import short_time
-from psched.cli.top.reading import Reader
+from psched.cli.top.snapshot import Reader
 from psched.core.history.records import Fate, Outcome, WorkerRecord
 from psched.core.operations.overview import RUNNING
 from psched.testing import ManualClock

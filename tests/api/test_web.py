@@ -10,7 +10,7 @@ import pytest
 
 from psched.base.clock import SystemClock
 from psched.cli.history.live_output import LiveHere
-from psched.cli.top.reading import Reader
+from psched.cli.top.snapshot import Reader
 from psched.cli.web import pages
 from psched.cli.web import site as site_module
 from psched.cli.web.site import Site

@@ -12,7 +12,7 @@ import pytest
 import psched
 import psched.application
 from psched.cli.commands import load
-from psched.cli.history.run_text import COLUMNS
+from psched.cli.shown import RUNS
 from psched.core.history.records import Fate, Outcome, RunRecord
 from psched.core.history.verify.findings import Kind
 from psched.core.history.why.answer import Code, State
@@ -117,7 +117,7 @@ def test_a_table_explains_each_name_once(pages, heading, known):
 
 
 def test_the_columns_of_the_history_are_explained_in_their_order():
-    assert [row[0] for row in table("history.md", "column")] == [*COLUMNS]
+    assert [row[0] for row in table("history.md", "column")] == [each.heading for each in RUNS]
 
 
 def test_the_states_of_an_answer_are_those_that_there_are():

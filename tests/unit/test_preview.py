@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from psched import config
 from psched.base.errors import InvalidError
-from psched.cli.schedules.status import overdue
+from psched.cli.shown import overdue
 from psched.cli.time_format import format_distance
 from psched.core.columns import LATEST_TIME
 from psched.core.definition import parse_row

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from psched.base.errors import InvalidError
 from psched.cli import options
-from psched.cli.text_table import with_zone
+from psched.cli.text_table import Column, headings_of
 from psched.cli.time_format import (
     format_time,
     local_times,
@@ -61,7 +61,8 @@ def test_what_is_shown_is_read_as_the_same_time():
     for instant in (NIGHT, NIGHT - 86_400 * 200, NOW + 86_400 * 6 + 1):
         shown = short_time(instant, NOW, seconds=True)
         assert (read(shown), read(format_time(instant))) == (instant, instant)
-    assert with_zone(["KEY", "NEXT", "SINCE"], NOW) == ["KEY", "NEXT (JST)", "SINCE"]
+    columns = [Column(name, str, is_time=name != "KEY") for name in ("KEY", "NEXT", "SINCE")]
+    assert headings_of(columns, NOW) == ["KEY", "NEXT (JST)", "SINCE"]
 
 
 @pytest.mark.usefixtures("tokyo")

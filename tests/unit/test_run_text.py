@@ -2,7 +2,8 @@
 
 import pytest
 
-from psched.cli.history.run_text import View, table_row
+from psched.cli.shown import RUNS
+from psched.cli.text_table import View
 from psched.core.history.records import RunRecord
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
@@ -25,5 +26,5 @@ def test_a_run_far_from_its_scheduled_time_names_it(offset, reason):
         outcome="finished",
         fate="finished",
     )
-    shown = table_row(Run(record), ["REASON"], View(NOON, Redaction(())))
-    assert shown.cells == [reason]
+    (column,) = [each for each in RUNS if each.heading == "REASON"]
+    assert column.text(Run(record), View(NOON, Redaction(()))) == reason

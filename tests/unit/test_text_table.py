@@ -2,7 +2,8 @@
 
 import pytest
 
-from psched.cli.text_table import GAP, LINE, widths_of
+from psched.cli.shown import RUNS, SCHEDULES
+from psched.cli.text_table import GAP, LINE, Column, widths_of
 
 RUN = {
     "WHEN": "Fri 27 08:12:51",
@@ -17,8 +18,12 @@ RUN = {
 }
 
 
+COLUMNS = {column.heading: column for column in (*SCHEDULES, *RUNS)}
+
+
 def widths(cells, line=LINE):
-    found = widths_of([[*cells], [*cells.values()]], line)
+    columns = [COLUMNS.get(heading, Column(heading, lambda text, _: text)) for heading in cells]
+    found = widths_of(columns, [[*cells], [*cells.values()]], line)
     assert sum(found) + len(GAP) * (len(found) - 1) <= line
     return dict(zip(cells, found, strict=True))
 

@@ -11,9 +11,8 @@ import pytest
 
 from psched.cli.text_table import width_of
 from psched.cli.top.loop import ACTIONS, PAUSE, RESUME, TRIGGER, State, target_of
-from psched.cli.top.rendering import View, render, tasks
+from psched.cli.top.rendering import FAILURE, SELECTED, WARNING, Window, render, tasks
 from psched.cli.top.screen import Screen, keys_in
-from psched.cli.top.sections import FAILURE, SELECTED, WARNING
 from psched.cli.top.snapshot import (
     MOST_ROWS,
     ComingTask,
@@ -79,7 +78,7 @@ SNAPSHOT = Snapshot(
 
 
 def text_of(snapshot, **view):
-    return [line.text for line in render(snapshot, View(**view))]
+    return [line.text for line in render(snapshot, Window(**view))]
 
 
 def test_the_screen_at_80x24():
@@ -176,13 +175,13 @@ def test_the_documentation_shows_a_real_screen():
 
 
 def test_styles_tell_what_is_wrong():
-    styles = {line.text.split()[0]: line.style for line in render(SNAPSHOT, View()) if line.text}
+    styles = {line.text.split()[0]: line.style for line in render(SNAPSHOT, Window()) if line.text}
     assert (styles["backup"], styles["mail"]) == (WARNING, "")
     assert (styles["report"], styles["sync"]) == (WARNING, FAILURE)
 
 
 def test_the_selected_row_is_marked_also_without_colours():
-    shown = render(SNAPSHOT, View(selected=("NEXT", "hourly", 0.0)))
+    shown = render(SNAPSHOT, Window(selected=("NEXT", "hourly", 0.0)))
     (line,) = [line for line in shown if line.style == SELECTED]
     assert line.text.startswith("> hourly")
 
@@ -385,7 +384,7 @@ def test_the_terminal_is_restored_after_an_exception():
     def fail():
         with Screen(terminal, terminal, colours=False) as screen:
             assert termios.tcgetattr(terminal) != before
-            screen.draw(render(SNAPSHOT, View()))
+            screen.draw(render(SNAPSHOT, Window()))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -409,7 +408,7 @@ def test_a_terminal_that_is_gone_is_no_error_at_the_end():
 def test_a_line_that_fills_the_screen_is_erased_before_it_is_written():
     """After the last column, the cursor stays on it, so erasing then would erase its character."""
     master, terminal = os.openpty()
-    lines = render(SNAPSHOT, View(width=len("q quit   up"), height=3, message="full to end"))
+    lines = render(SNAPSHOT, Window(width=len("q quit   up"), height=3, message="full to end"))
     with Screen(terminal, terminal, colours=False) as screen:
         screen.draw(lines)
     os.close(terminal)

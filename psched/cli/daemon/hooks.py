@@ -1,7 +1,7 @@
 """The command hooks."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import click
@@ -10,7 +10,7 @@ from psched.app import CLOCK, open_schedules, read_config
 from psched.base.errors import ConfigError
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
-from psched.cli.text_table import TableRow, print_table
+from psched.cli.text_table import Column, View, print_table
 from psched.config import Config
 from psched.config.monitoring.hooks import ON_SETTINGS, Webhook
 from psched.core.alerts.alert import Alert, Rule
@@ -38,18 +38,25 @@ def hooks(location: ConfigLocation, action: str, name: str | None) -> None:
     if name is not None:
         _test(settings, name)
     elif settings.hooks:
-        print_table(("NAME", "ON", "KIND"), _rows(settings))
+        print_table(_COLUMNS, _rows(settings), View(0, Redaction(())))
     else:
         click.echo("No hooks: see the setting hooks")
 
 
-def _rows(settings: Config) -> Iterator[TableRow]:
+_COLUMNS: Sequence[Column[tuple[str, str, str]]] = (
+    Column("NAME", lambda row, _: row[0]),
+    Column("ON", lambda row, _: row[1]),
+    Column("KIND", lambda row, _: row[2]),
+)
+
+
+def _rows(settings: Config) -> Iterator[tuple[str, str, str]]:
     named = [(each, "", getattr(settings, each)) for each in ON_SETTINGS]
     for type_, own in settings.types.items():
         named += ((each, f" ({type_})", own.get(each, ())) for each in ON_SETTINGS)
     for name, hook in settings.hooks.items():
         told = [each.removeprefix("on_") + suffix for each, suffix, names in named if name in names]
-        yield TableRow((name, ", ".join(told) or "-", hook.shown))
+        yield name, ", ".join(told) or "-", hook.shown
 
 
 def _test(settings: Config, name: str) -> None:

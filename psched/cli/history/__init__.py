@@ -1,1 +1,1 @@
-"""Commands that show what ran, and why something did not."""
+"""Commands that show what ran and what was changed, what is wrong, and why something did not run."""

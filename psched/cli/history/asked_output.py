@@ -13,7 +13,7 @@ from psched.cli.history.command import prospect
 from psched.cli.history.live_elsewhere import PAUSE, SOON, LiveElsewhere, State
 from psched.cli.history.live_output import Live, find_live
 from psched.cli.output import one_line
-from psched.cli.schedules.status import DUE, shown_status
+from psched.cli.shown import DUE, shown_status
 from psched.cli.time_format import format_span, format_time
 from psched.client.collection import ScheduleCollection
 from psched.config import Config

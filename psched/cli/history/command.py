@@ -12,11 +12,10 @@ from psched.base.texts import counted
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
-from psched.cli.history.run_text import View, columns_for, run_object, table_row
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
-from psched.cli.schedules.status import DUE, shown_status
-from psched.cli.text_table import FIRST_ROWS, Colours, print_table, with_zone
+from psched.cli.shown import DUE, columns_for, error_lines, run_object, shown_status
+from psched.cli.text_table import FIRST_ROWS, View, print_table
 from psched.cli.time_format import format_distance, format_span, parse_since
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
@@ -29,20 +28,6 @@ _DEFAULT_LIMIT = 50
 """The number of records in a table, unless the user chooses another one."""
 
 _NONE = "no record; the setting history is none, so that no run is recorded"
-
-COLOURS = Colours(
-    "OUTCOME",
-    {
-        Outcome.FINISHED: "green",
-        Outcome.FAILED: "red",
-        Outcome.TIMED_OUT: "red",
-        Outcome.LOST: "red",
-        Outcome.PREEMPTED: "red",
-        Outcome.CANCELLED: "magenta",
-        Outcome.RELEASED: "yellow",
-    },
-)
-"""The colours of outcomes."""
 
 
 @click.command()
@@ -153,9 +138,11 @@ def _print(
 ) -> int:
     shown = islice(runs, limit)
     first = [*islice(shown, FIRST_ROWS)]
-    columns = columns_for(first, key)
-    rows = (table_row(run, columns, view, errors=errors) for run in chain(first, shown))
-    number = print_table(with_zone(columns, view.now), rows, COLOURS)
+
+    def details(run: Run) -> Iterator[str]:
+        return error_lines(run, view.redaction) if errors else iter(())
+
+    number = print_table(columns_for(first, key), chain(first, shown), view, details)
     if number:
         count = counted(number, "record")
         more = number == limit and next(runs, None) is not None

@@ -16,9 +16,9 @@ from psched.cli.history.asked_output import AskedOutput, asked_for
 from psched.cli.history.live_elsewhere import NO_ANSWER, PAUSE, SOON
 from psched.cli.history.live_output import Live
 from psched.cli.history.output_text import OutputPrinter, heading, left_out
-from psched.cli.history.run_text import result
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
+from psched.cli.shown import result
 from psched.cli.time_format import format_took, parse_time
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run

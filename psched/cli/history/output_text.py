@@ -6,8 +6,8 @@ import sys
 import click
 
 from psched.base.texts import visible
-from psched.cli.history.run_text import result
 from psched.cli.output import one_line
+from psched.cli.shown import result
 from psched.cli.time_format import format_time, format_took
 from psched.core.history.records import Outcome
 from psched.core.history.redaction import Redaction

@@ -19,7 +19,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
-from psched.cli.text_table import TableRow, print_table, with_zone
+from psched.cli.text_table import Column, View, print_table
 from psched.cli.time_format import format_time, short_time
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
@@ -208,8 +208,10 @@ def _show(read: _Read, load: Load, proposal: Proposal, per: str, redaction: Reda
         return
     click.echo(_need(load, read.slots))
     click.echo()
-    headings = (per.upper(), "RUNS", "SLOTS", "BUSY", "WHO")
-    print_table(with_zone(headings, load.start), (_row(each, load) for each in load.worst))
+    when: Column[Worst] = Column(
+        per.upper(), lambda worst, view: short_time(worst.interval.start, view.now), is_time=True
+    )
+    print_table((when, *_COLUMNS), load.worst, View(load.start, redaction))
     click.echo()
     for line in _proposal(proposal, load):
         click.echo(line)
@@ -256,20 +258,18 @@ def _more(named: str, everything: Sequence[str]) -> str:
     return f"{named} and {more} more" if more > 0 else named
 
 
-def _row(worst: Worst, load: Load) -> TableRow:
-    interval = worst.interval
+def _causes(worst: Worst, _view: View) -> str:
     named = (f"{one_line(each.key)} {format_duration(each.took)}" for each in worst.causes)
     number = len(worst.causes) + worst.more
-    causes = f"{counted(number, 'schedule')}: {', '.join(named)}{', …' if worst.more else ''}"
-    return TableRow(
-        [
-            short_time(interval.start, load.start),
-            f"{interval.runs:.0f}",
-            str(slots_needed(interval.slots)),
-            format_duration(interval.busy),
-            causes,
-        ]
-    )
+    return f"{counted(number, 'schedule')}: {', '.join(named)}{', …' if worst.more else ''}"
+
+
+_COLUMNS: Sequence[Column[Worst]] = (
+    Column("RUNS", lambda worst, _: f"{worst.interval.runs:.0f}"),
+    Column("SLOTS", lambda worst, _: str(slots_needed(worst.interval.slots))),
+    Column("BUSY", lambda worst, _: format_duration(worst.interval.busy)),
+    Column("WHO", _causes),
+)
 
 
 def _proposal(proposal: Proposal, load: Load) -> Iterator[str]:

@@ -14,9 +14,9 @@ from typing_extensions import override
 from psched.base.errors import InvalidError, NotFoundError, StoreError
 from psched.base.quantities import as_seconds
 from psched.base.texts import visible
-from psched.cli.history.run_text import run_object
 from psched.cli.options import duration
 from psched.cli.output import one_line
+from psched.cli.shown import run_object
 from psched.cli.time_format import format_time, local_times
 from psched.core.columns import decode
 from psched.core.history.redaction import Redaction

@@ -1,7 +1,7 @@
 """The command list."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace as changed
 from itertools import islice
@@ -11,29 +11,26 @@ import click
 
 from psched.app import open_schedules
 from psched.base.errors import NotSupportedError, SchemaError
-from psched.base.texts import counted, cut
+from psched.base.texts import counted
 from psched.cli import options
 from psched.cli.exit_status import report_errors
-from psched.cli.history.run_text import run_object
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
-from psched.cli.output import one_line
-from psched.cli.schedules.columns import (
-    CELLS,
-    COLOURS,
-    COLUMNS,
-    LAST,
-    LONGEST_CELL,
+from psched.cli.shown import (
+    DUE,
+    FAILING,
     LONGEST_DATA,
-    FindLast,
-    columns_with,
+    SCHEDULES,
+    STOPPED_AS,
+    USUAL,
+    Listed,
+    cell_of,
     payload_beginning,
-    table_rows,
-    with_last_runs,
+    row_object,
+    run_object,
+    shown_status,
 )
-from psched.cli.schedules.row_object import row_object
-from psched.cli.schedules.status import DUE, FAILING, STOPPED_AS, shown_status
-from psched.cli.text_table import TableRow, print_table, with_zone
+from psched.cli.text_table import Column, View, print_table
 from psched.cli.time_format import format_time
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import find, is_pattern
@@ -89,7 +86,7 @@ def _cells(row: Row, redaction: Redaction) -> Iterable[str]:
 
 
 def _line(cells: Iterable[str]) -> str:
-    *columns, last = (one_line(cut(cell, LONGEST_CELL)) for cell in cells)
+    *columns, last = map(cell_of, cells)
     padded = (cell.rjust(width) for cell, width in zip(columns, _WIDTHS, strict=True))
     return "".join(f"{cell} " for cell in padded) + f" {last}"
 
@@ -114,8 +111,13 @@ _LATE = 60
 """Seconds after which what is due is late."""
 
 
-Listed = tuple[Row, Run | None]
-"""A row with its last run; None if there is none, or if it is not known."""
+_BATCH = 100
+"""The number of schedules whose last runs are read in one request."""
+
+FindLast = Callable[[Sequence[str]], Mapping[str, Run]]
+"""Finds the last runs of keys, see `Schedules.last_runs`."""
+
+_BY_HEADING = {column.heading: column for column in SCHEDULES}
 
 
 def _split_columns(
@@ -125,8 +127,9 @@ def _split_columns(
         return None
     chosen = [name.strip().upper() for name in value.split(",")]
     for name in chosen:
-        if name not in CELLS:
-            raise click.BadParameter(f"{name!r} is no column; choose from {', '.join(CELLS)}")
+        if name not in _BY_HEADING:
+            all_of_them = ", ".join(_BY_HEADING)
+            raise click.BadParameter(f"{name!r} is no column; choose from {all_of_them}")
     return chosen
 
 
@@ -173,7 +176,8 @@ def _split_columns(
     "--columns",
     metavar="KEY,TYPE,…",
     callback=_split_columns,
-    help=f"Columns to show. Default: {','.join(COLUMNS)}. All: {', '.join(CELLS)}.",
+    help=f"Columns to show. Default: {','.join(column.heading for column in USUAL)}. All:"
+    f" {', '.join(_BY_HEADING)}.",
 )
 @options.zone()
 @click.option("--legacy", is_flag=True, help="Use PerfectSched's layout.")
@@ -220,10 +224,8 @@ def list_(
         # A status can depend on the last run.
         needs = columns is None or states or bad or sort == "status" or "STATUS" in columns
         find_last = last_runs_of(schedules) if needs else None
-        if columns is not None and LAST in columns:
+        if columns is not None and "LAST" in columns:
             find_last = schedules.last_runs
-        if columns is None:
-            columns = columns_with(find_last)
         named = [key for key in keys if not is_pattern(key)]
         rows = find_rows(
             schedules,
@@ -236,7 +238,7 @@ def list_(
             now=now,
             find_last=find_last,
         )
-        keeps_data = as_json or legacy or "DATA" in columns
+        keeps_data = as_json or legacy or "DATA" in (columns or ())
         if sort == "type":
             rows = _sorted_by(lambda each: each[0].type, rows, keeps_data)
         if sort == "status":
@@ -253,9 +255,10 @@ def list_(
         elif legacy:
             print_legacy_table((row for row, _ in limited), redaction)
         else:
-            shown = table_rows(limited, columns, now, redaction)
-            table = (TableRow(cells) for _, cells in shown)
-            number = print_table(with_zone(columns, now), table, COLOURS)
+            chosen = usual_columns(find_last)
+            if columns is not None:
+                chosen = [_BY_HEADING[heading] for heading in columns]
+            number = print_table(chosen, limited, View(now, redaction))
             more = number == limit and next(rows, None) is not None
             is_all = not (keys or states or types or labels or due)
             click.echo(_closing(number, more=more, is_all=is_all))
@@ -291,7 +294,7 @@ def find_rows(
     found = find(schedules, keys, conditions, order, watch)
     rows = (as_shown(row) for row in found)
     rows = (row for row in rows if not due or _is_due(row, now))
-    listed = with_last_runs(rows, find_last)
+    listed = _with_last_runs(rows, find_last)
     return (
         (row, last) for row, last in listed if not shown or shown_status(row, now, last) in shown
     )
@@ -304,6 +307,18 @@ def last_runs_of(schedules: ScheduleCollection) -> FindLast | None:
     except NotSupportedError:
         return None
     return schedules.last_runs
+
+
+def usual_columns(find_last: FindLast | None) -> Sequence[Column[Listed]]:
+    """The columns that are shown unless the user chooses others; LAST only with a run history."""
+    return [column for column in USUAL if column.heading != "LAST" or find_last is not None]
+
+
+def _with_last_runs(rows: Iterator[Row], find_last: FindLast | None) -> Iterator[Listed]:
+    """Yield each row with its last run, which is found by one request for many rows."""
+    while batch := [*islice(rows, _BATCH)]:
+        last = {} if find_last is None else find_last([row.key for row in batch])
+        yield from ((row, last.get(row.key)) for row in batch)
 
 
 def _is_due(row: Row, now: float) -> bool:

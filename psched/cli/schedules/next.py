@@ -15,7 +15,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
-from psched.cli.schedules.status import overdue, shown_reason
+from psched.cli.shown import overdue, shown_reason
 from psched.cli.time_format import format_distance, format_time, local_times, parse_time
 from psched.config import Config
 from psched.core.definition import parse_row

@@ -16,10 +16,9 @@ from psched.cli.output import are_terminals, one_line
 from psched.cli.running_here import table_of
 from psched.cli.text_table import is_coloured, line_width
 from psched.cli.top.loop import Top
-from psched.cli.top.reading import Reader
-from psched.cli.top.rendering import View, render
+from psched.cli.top.rendering import Window, render
 from psched.cli.top.screen import Screen
-from psched.cli.top.snapshot import Snapshot
+from psched.cli.top.snapshot import Reader, Snapshot
 from psched.master.reports.status_query import ask_all
 from psched.master.runtime_folders import socket_folders
 from psched.process.signals import end_by
@@ -98,7 +97,7 @@ def _print(snapshot: Snapshot, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(snapshot.as_object()))
         return
-    for line in render(snapshot, View(width=line_width(), height=None)):
+    for line in render(snapshot, Window(width=line_width(), height=None)):
         click.echo(line.text)
 
 

@@ -14,9 +14,8 @@ from typing import NamedTuple
 from psched.base.clock import Clock
 from psched.base.errors import PschedError
 from psched.cli.output import one_line
-from psched.cli.top.rendering import View, render, tasks
+from psched.cli.top.rendering import Place, Window, render, tasks
 from psched.cli.top.screen import Screen, keys_in
-from psched.cli.top.sections import Place
 from psched.cli.top.snapshot import ComingTask, LateTask, PausedTask, RunningTask, Snapshot, Task
 from psched.client.collection import ScheduleCollection
 from psched.core.model import PAUSED
@@ -309,7 +308,7 @@ class Top:
     def _draw(self, now: float) -> None:
         columns, lines = self._screen.size()
         state = self._state
-        view = View(
+        view = Window(
             width=columns,
             height=lines,
             selected=state.selected,

@@ -12,8 +12,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from psched.cli.top.rendering import Line
-from psched.cli.top.sections import FAILURE, HEADING, QUIET, SELECTED, TITLE, WARNING
+from psched.cli.top.rendering import FAILURE, HEADING, QUIET, SELECTED, TITLE, WARNING, Line
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"
 """Switches to the alternate screen, hides the cursor and clears the screen."""

@@ -95,7 +95,7 @@ def web(location: ConfigLocation, *, place: Place, hosts: Collection[str]) -> No
 def _serve(place: Place, settings: Config, hosts: Collection[str] | None) -> None:
     """Serve the pages until a signal ends this process."""
     # Few commands need these packages.
-    from psched.cli.top.reading import Reader  # noqa: PLC0415
+    from psched.cli.top.snapshot import Reader  # noqa: PLC0415
     from psched.cli.web.pages import PATIENCE  # noqa: PLC0415
     from psched.cli.web.site import Site  # noqa: PLC0415
     from psched.monitor.server import HttpServer  # noqa: PLC0415

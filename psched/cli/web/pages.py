@@ -9,17 +9,12 @@ from urllib.parse import urlencode
 
 from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
 from psched.base.texts import visible
-from psched.cli.alerts.shown import OF_OPEN, sentence
-from psched.cli.alerts.shown import table_row as alert_row
 from psched.cli.history.asked_output import PRINTED_NOTHING, why_not_kept
-from psched.cli.history.command import COLOURS as OUTCOME_COLOURS
 from psched.cli.history.live_elsewhere import SOON
 from psched.cli.history.live_output import find_live
 from psched.cli.history.output_text import about_output
-from psched.cli.history.run_text import View, columns_for, result, table_row
-from psched.cli.schedules.columns import COLOURS as STATUS_COLOURS
-from psched.cli.schedules.columns import columns_with, table_rows
-from psched.cli.schedules.details import (
+from psched.cli.schedules.listing import SHOWN_STATES, find_rows, last_runs_of, usual_columns
+from psched.cli.schedules.show import (
     durations_line,
     extra_run_lines,
     fields_of,
@@ -27,14 +22,15 @@ from psched.cli.schedules.details import (
     read_details,
     upcoming_lines,
 )
-from psched.cli.schedules.listing import SHOWN_STATES, find_rows, last_runs_of
-from psched.cli.text_table import Colours, with_zone
+from psched.cli.shown import OPEN_ALERTS, Listed, columns_for, result, sentence
+from psched.cli.text_table import Column, Item, View, headings_of
 from psched.cli.time_format import format_time, local_times, parse_since, reader_zone
-from psched.cli.top.reading import Reader
-from psched.cli.top.sections import about_master, sections_of, summary
+from psched.cli.top.rendering import about_master, sections_of, summary
+from psched.cli.top.snapshot import Reader
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import is_pattern
 from psched.config import Config
+from psched.core.alerts.alert import Alert
 from psched.core.columns import LATEST_TIME
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
@@ -64,9 +60,6 @@ PATIENCE = 2.0
 
 _OUTPUTS = 20
 """The most attempts of an occurrence whose output is shown."""
-
-
-_NO_COLOURS = Colours("", {})
 
 
 class Asked(NamedTuple):
@@ -173,7 +166,7 @@ def _now(asked: Asked) -> Page:
             for entry in section.entries
         ]
         title = section.title(len(section.entries)).capitalize()
-        tables.append((title, Table(["KEY", *section.headings], rows)))
+        tables.append((title, Table(section.headings, rows)))
     alerts = None
     if not snapshot.away:
         with suppress(NotSupportedError):
@@ -193,12 +186,12 @@ def _now(asked: Asked) -> Page:
 
 def _alerts(asked: Asked, now: float) -> Table | None:
     """The open alerts; None if there are none."""
-    rows = []
-    for alert in islice(asked.schedules.alerts(), _ROWS):
-        texts = alert_row(alert, OF_OPEN, now, asked.redaction).cells
-        links = {"KEY": _schedule_link(alert.key)} if alert.key else {}
-        rows.append(_cells(OF_OPEN, texts, links))
-    return Table(with_zone(OF_OPEN, now), rows) if rows else None
+    alerts = [*islice(asked.schedules.alerts(), _ROWS)]
+
+    def links(alert: Alert) -> Mapping[str, str]:
+        return {"KEY": _schedule_link(alert.key)} if alert.key else {}
+
+    return _table(OPEN_ALERTS, alerts, View(now, asked.redaction), links) if alerts else None
 
 
 def _schedules(asked: Asked) -> Page:
@@ -229,18 +222,14 @@ def _schedules(asked: Asked) -> Page:
         find_last=find_last,
         watch=watch,
     )
-    columns = columns_with(find_last)
-    shown = table_rows(
-        islice(rows, limit),
-        columns,
-        now,
-        asked.redaction,
-    )
-    made = [
-        _cells(columns, cells, {"KEY": _schedule_link(row.key)}, STATUS_COLOURS)
-        for row, cells in shown
-    ]
-    more = next(rows, None) is not None
+
+    def links(listed: Listed) -> Mapping[str, str]:
+        return {"KEY": _schedule_link(listed[0].key)}
+
+    view = View(now, asked.redaction)
+    table = _table(usual_columns(find_last), islice(rows, limit), view, links)
+    if next(rows, None) is not None:
+        table = table._replace(more=_more("schedules", query, limit))
     values = {
         "title": "Schedules and tasks",
         "keys": pattern,
@@ -248,9 +237,7 @@ def _schedules(asked: Asked) -> Page:
         "type": type_,
         "states": SHOWN_STATES,
         "cut": f"{_MOST_READ:,}" if is_cut else "",
-        "table": Table(
-            with_zone(columns, now), made, _more("schedules", query, limit) if more else ""
-        ),
+        "table": table,
     }
     return Page("schedules.html", values)
 
@@ -369,34 +356,29 @@ def _text(asked: Asked, text: str) -> str:
 
 
 def _runs_table(runs: Sequence[Run], key: str | None, view: View) -> Table:
-    columns = columns_for(runs, key)
-    return Table(
-        with_zone(columns, view.now),
-        [
-            _cells(
-                columns,
-                table_row(run, columns, view).cells,
-                {
-                    "WHEN": _link("occurrence", key=run.key, time=str(run.scheduled_time)),
-                    "KEY": _schedule_link(schedule_key(run.key)),
-                },
-                OUTCOME_COLOURS,
-            )
-            for run in runs
-        ],
-    )
+    def links(run: Run) -> Mapping[str, str]:
+        when = _link("occurrence", key=run.key, time=str(run.scheduled_time))
+        return {"WHEN": when, "KEY": _schedule_link(schedule_key(run.key))}
+
+    return _table(columns_for(runs, key), runs, view, links)
 
 
-def _cells(
-    columns: Sequence[str],
-    texts: Sequence[str],
-    links: Mapping[str, str],
-    colours: Colours = _NO_COLOURS,
-) -> Sequence[Cell]:
-    return [
-        Cell(text, links.get(name, ""), colours.of.get(text, "") if name == colours.column else "")
-        for name, text in zip(columns, texts, strict=True)
-    ]
+def _table(
+    columns: Sequence[Column[Item]],
+    items: Iterable[Item],
+    view: View,
+    links: Callable[[Item], Mapping[str, str]],
+) -> Table:
+    """A table of items; ``links`` are those of a row, by the heading of the column."""
+    rows = []
+    for item in items:
+        of_row, cells = links(item), []
+        for column in columns:
+            text = column.text(item, view)
+            href, style = of_row.get(column.heading, ""), column.colours.get(text, "")
+            cells.append(Cell(text, href, style))
+        rows.append(cells)
+    return Table(headings_of(columns, view.now), rows)
 
 
 def _key(asked: Asked) -> str:

@@ -9,14 +9,14 @@ import click
 from psched.app import open_schedules
 from psched.base.texts import counted
 from psched.cli import options
-from psched.cli.alerts.shown import COLUMNS, OF_OPEN, alert_object, subject, table_row
 from psched.cli.changes import open_to_change
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read, settings_to_write
 from psched.cli.output import one_line
-from psched.cli.text_table import Colours, print_table, with_zone
+from psched.cli.shown import ALERTS, OPEN_ALERTS, alert_object, subject
+from psched.cli.text_table import View, print_table
 from psched.cli.time_format import parse_since
 from psched.client.author import this_process
 from psched.core.alerts.alert import Rule
@@ -24,8 +24,6 @@ from psched.core.history.redaction import Redaction
 
 _DEFAULT_LIMIT = 50
 """The number of alerts in a table, unless the user chooses another one."""
-
-_COLOURS = Colours("RULE", dict.fromkeys(Rule, "red"))
 
 
 @click.command()
@@ -106,9 +104,8 @@ def alerts(
             for alert in islice(found, limit):
                 click.echo(json.dumps(alert_object(alert, redaction)))
             return
-        now, columns = schedules.now(), COLUMNS if also_closed else OF_OPEN
-        shown = (table_row(each, columns, now, redaction) for each in islice(found, limit))
-        number = print_table(with_zone(columns, now), shown, _COLOURS)
+        columns = ALERTS if also_closed else OPEN_ALERTS
+        number = print_table(columns, islice(found, limit), View(schedules.now(), redaction))
         if not number:
             click.echo("no alert" if also_closed else "no open alert", err=True)
         elif number == limit and next(found, None) is not None:

@@ -1,1 +1,0 @@
-"""The command alerts, and alerts as other commands show them."""
