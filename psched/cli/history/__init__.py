@@ -1,1 +1,1 @@
-"""Commands that show what ran and what was changed, what is wrong, and why something did not run."""
+"""Commands that show what ran, what is wrong, what was changed, and why something did not run."""
