@@ -10,9 +10,8 @@ from urllib.parse import urlencode
 from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
 from psched.base.texts import visible
 from psched.cli.history.asked_output import PRINTED_NOTHING, why_not_kept
-from psched.cli.history.live_elsewhere import SOON
-from psched.cli.history.live_output import find_live
-from psched.cli.history.output_text import about_output
+from psched.cli.history.live_output import SOON, find_live
+from psched.cli.history.logs import about_output
 from psched.cli.schedules.listing import SHOWN_STATES, find_rows, last_runs_of, usual_columns
 from psched.cli.schedules.show import (
     durations_line,
@@ -65,13 +64,7 @@ _OUTPUTS = 20
 class Asked(NamedTuple):
     """What a page is made from.
 
-    Attributes:
-        schedules: the schedules.
-        settings: the settings with which they were opened.
-        reader: reads what the first page shows.
-        redaction: hides the values of fields.
-        query: the fields of the query.
-        is_gone: returns whether the client has hung up, so that nobody will read the page.
+    ``is_gone`` returns whether the client has hung up, so that nobody will read the page.
     """
 
     schedules: ScheduleCollection
@@ -96,29 +89,16 @@ class Asked(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A page.
+    """A page, which a browser reads again after so many seconds; 0 means never."""
 
-    Attributes:
-        template: the name of its template.
-        values: what the template shows.
-        status: the status of the response.
-        refresh: after how many seconds a browser reads it again; 0 means never.
-    """
-
-    template: str
+    name: str
     values: Mapping[str, Any]
     status: HTTPStatus = HTTPStatus.OK
     refresh: int = 0
 
 
 class Cell(NamedTuple):
-    """A cell of a table.
-
-    Attributes:
-        text: its text.
-        href: what it links to; empty for nothing.
-        style: the name of its style; empty for none.
-    """
+    """A cell of a table, with what it links to, and its style; both can be empty."""
 
     text: str
     href: str = ""
@@ -126,13 +106,7 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table.
-
-    Attributes:
-        headings: the headings of its columns.
-        rows: its rows.
-        more: what it links to if there are more rows; empty if there are none.
-    """
+    """A table; ``more`` is what it links to if there are more rows."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -140,13 +114,7 @@ class Table(NamedTuple):
 
 
 class Printed(NamedTuple):
-    """What an attempt has printed, and the error that has ended it.
-
-    Attributes:
-        heading: which attempt it is, and how it has ended.
-        error: its error with the traceback; empty if there is none.
-        output: what it has printed; None if nothing is kept.
-    """
+    """What an attempt has printed, None if nothing is kept; and the error that has ended it."""
 
     heading: str
     error: str
@@ -181,7 +149,7 @@ def _now(asked: Asked) -> Page:
         "alerts": alerts,
         "tables": tables,
     }
-    return Page("now.html", values, refresh=_REFRESH)
+    return Page("now", values, refresh=_REFRESH)
 
 
 def _alerts(asked: Asked, now: float) -> Table | None:
@@ -239,7 +207,7 @@ def _schedules(asked: Asked) -> Page:
         "cut": f"{_MOST_READ:,}" if is_cut else "",
         "table": table,
     }
-    return Page("schedules.html", values)
+    return Page("schedules", values)
 
 
 def _schedule(asked: Asked) -> Page:
@@ -261,7 +229,7 @@ def _schedule(asked: Asked) -> Page:
         "extra_runs": [*extra_run_lines(details)],
         "upcoming": [*upcoming_lines(details)],
     }
-    return Page("schedule.html", values)
+    return Page("schedule", values)
 
 
 def _runs(asked: Asked) -> Page:
@@ -284,7 +252,7 @@ def _runs(asked: Asked) -> Page:
         "failed": bool(query.get("failed")),
         "table": _runs_table(runs[:limit], key, asked.view())._replace(more=more),
     }
-    return Page("runs.html", values)
+    return Page("runs", values)
 
 
 def _occurrence(asked: Asked) -> Page:
@@ -317,7 +285,7 @@ def _occurrence(asked: Asked) -> Page:
         "no_output": no_output,
     }
     goes_on = live is not None or no_output == _NOT_YET
-    return Page("occurrence.html", values, refresh=_REFRESH if goes_on else 0)
+    return Page("occurrence", values, refresh=_REFRESH if goes_on else 0)
 
 
 def _live(asked: Asked, row: Row | None, time: int) -> Printed | None:

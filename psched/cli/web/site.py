@@ -53,13 +53,9 @@ class Site:
     One thread at a time can call it, because it has one connection to the store. The connection is
     closed after each request: a page that nobody reads costs the database nothing.
 
-    Args:
-        schedules: the schedules.
-        settings: the settings with which they were opened.
-        reader: reads what the first page shows.
-        hosts: the host names that a request may be addressed to; None means every name. A page of
-            another site could otherwise let a browser read this one, by a name that it makes
-            resolve to this address (DNS rebinding).
+    ``hosts`` are the host names that a request may be addressed to; None means every name. A page
+    of another site could otherwise let a browser read this one, by a name that it makes resolve to
+    this address (DNS rebinding).
     """
 
     def __init__(
@@ -75,18 +71,16 @@ class Site:
         self._reader = reader
         self._hosts = None if hosts is None else {host.lower() for host in hosts}
         self._redaction = Redaction(settings.redact)
-        self._templates = jinja2.Environment(
-            # Read once: after an upgrade, the files are those of another version, or are gone.
-            loader=jinja2.DictLoader(
-                {path.name: path.read_text("utf-8") for path in _FILES.glob("*.html")}
-            ),
+        environment = jinja2.Environment(
             autoescape=True,
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._store = table_of(settings)
+        # Read once: after an upgrade, the files are those of another version, or are gone.
+        self._template = environment.from_string((_FILES / "pages.html").read_text("utf-8"))
         self._style = (_FILES / "style.css").read_bytes()
+        self._store = table_of(settings)
 
     def __call__(
         self, environ: Mapping[str, Any], start_response: StartResponse
@@ -128,8 +122,7 @@ class Site:
         else:
             is_gone = environ.get("waitress.client_disconnected", bool)
             page = self._made(make, environ.get("QUERY_STRING", ""), is_gone)
-        template = self._templates.get_template(page.template)
-        text = template.render(page.values, store=self._store)
+        text = self._template.render(page.values, page=page.name, store=self._store)
         return page.status, "text/html", text.encode(errors="replace"), page.refresh
 
     def _is_addressed(self, environ: Mapping[str, Any]) -> bool:
@@ -170,4 +163,4 @@ class Site:
 
 def _refusal(status: HTTPStatus, text: str, key: str = "") -> Page:
     values = {"title": status.phrase, "text": text, "key": key}
-    return Page("error.html", values, status=status)
+    return Page("error", values, status=status)
