@@ -143,11 +143,11 @@ _SUBCOMMANDS = {
         "Check the configuration, handlers, log and database.",
     ),
     "status": (
-        "cli.daemon.status:status",
+        "cli.daemon.masters:status",
         "Show the masters of this host, their workers and tasks.",
     ),
     "health": (
-        "cli.daemon.health:health",
+        "cli.daemon.masters:health",
         "Tell whether this host can run due tasks.",
     ),
     "hooks": (

@@ -32,10 +32,6 @@ class Progress:
 
     On a terminal it shows a bar. Elsewhere it prints a line for every tenth of the items, or a line
     every ten seconds if the number of the items is not known.
-
-    Args:
-        quiet: whether to show nothing.
-        clock: measures how long the work takes.
     """
 
     def __init__(self, *, quiet: bool = False, clock: Clock = CLOCK) -> None:
@@ -75,9 +71,6 @@ class Footer:
     """A line about the progress below the other lines that a command prints on a terminal.
 
     Elsewhere nothing is shown, because the other lines tell the progress there.
-
-    Args:
-        clock: measures how long the work takes.
     """
 
     def __init__(self, clock: Clock = CLOCK) -> None:

@@ -92,11 +92,7 @@ def parse_time(
 
 
 def parse_since(text: str | None, now: float) -> int | str | None:
-    """Read the beginning of a period: an age such as ``1d``, or a time; None if ``text`` is None.
-
-    Returns:
-        A value for the argument ``since`` of `ScheduleCollection.runs`.
-    """
+    """Read the beginning of a period: an age such as ``1d``, which stays a text, or a time."""
     if text is None or not isinstance(as_seconds(text), str):
         return text
     try:

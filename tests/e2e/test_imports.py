@@ -51,7 +51,7 @@ def test_a_command_loads_no_more_than_it_needs(service):
     assert {"sqlalchemy", "sqlite3", "psched.cli.schedules.listing"} <= listing
     assert not listing & (needless | others("sqlite") | {"psched.cli.schedules.apply"})
     asking = loaded("-c", str(service.config), "health")
-    assert "psched.cli.daemon.health" in asking
+    assert "psched.cli.daemon.masters" in asking
     assert not asking & {"sqlalchemy", "sqlite3", "croniter", "psched.app", "psched.stores"}
     assert "psched.cli.commands" in helping
     assert not helping & {

@@ -11,7 +11,7 @@ from psched.base.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from psched.cli.history.live_elsewhere import (
+from psched.cli.history.live_output import (
     FIRST_ANSWER,
     NO_ANSWER,
     SOON,

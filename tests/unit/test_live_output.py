@@ -9,7 +9,7 @@ import pytest
 
 from psched.cli.history import live_output
 from psched.cli.history.live_output import LiveHere
-from psched.cli.history.output_text import OutputPrinter
+from psched.cli.history.logs import OutputPrinter
 from psched.core.history.redaction import Redaction
 from psched.core.output.output import Output
 from psched.core.output.records import OutputRecord

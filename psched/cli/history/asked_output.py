@@ -10,8 +10,7 @@ from psched.app import CLOCK, make_store
 from psched.base.errors import NotFoundError, NotSupportedError
 from psched.base.retry import retry_while_unavailable
 from psched.cli.history.command import prospect
-from psched.cli.history.live_elsewhere import PAUSE, SOON, LiveElsewhere, State
-from psched.cli.history.live_output import Live, find_live
+from psched.cli.history.live_output import PAUSE, SOON, Live, LiveElsewhere, State, find_live
 from psched.cli.output import one_line
 from psched.cli.shown import DUE, shown_status
 from psched.cli.time_format import format_span, format_time
@@ -58,8 +57,7 @@ def asked_for(
 ) -> tuple[str, int | None, int | None]:
     """What somebody means who names a schedule: one of its own runs, or one of its extra runs.
 
-    Returns:
-        The key of the run, its scheduled time, and the number of its attempt; None if any is meant.
+    That is the key of the run, its scheduled time, and the number of its attempt; None for any.
     """
     if time is not None:
         return _run_at(schedules, key, time)
@@ -112,13 +110,8 @@ def _read(schedules: ScheduleCollection, key: str) -> Row | None:
 class AskedOutput:
     """Finds the output that the user asks for.
 
-    Args:
-        schedules: the schedules.
-        settings: the settings of this command.
-        key: the key.
-        attempt: the number of the attempt; None means the newest one.
-        time: the scheduled time; None means the newest occurrence.
-        limit: how many attempts are wanted; None means one.
+    Without an ``attempt`` or a scheduled ``time``, that is the newest one; without a ``limit``,
+    it is that of one attempt.
     """
 
     def __init__(
@@ -160,7 +153,7 @@ class AskedOutput:
             live, masters, self._problems = find_live(self._settings, self._key)
             if live is not None:
                 if not live.is_collected:
-                    raise NotFoundError(f"{self._named(row)}: {self._not_kept(row, None)}")
+                    raise NotFoundError(f"{self._named(row)}: {self._why_not_kept(row, None)}")
                 return live
             if not masters:
                 break
@@ -309,7 +302,7 @@ class AskedOutput:
     def _why_none(self, row: Row | None, run: Run | None, other: Output | None) -> str:
         if run is None:
             return self._why_no_run(row)
-        text = f"{self._named(run)}: {self._not_kept(row, run)}"
+        text = f"{self._named(run)}: {self._why_not_kept(row, run)}"
         if other is not None:
             time = format_time(other.scheduled_time)
             text += f"; older output: --time {time!r} --attempt {other.attempt}"
@@ -329,7 +322,7 @@ class AskedOutput:
         why = "no output of it is kept" if row.fence else "it has not run yet"
         return f"{self._key}: {why}; {prospect(row, self._schedules.now())}"
 
-    def _not_kept(self, row: Row | None, run: Run | None) -> str:
+    def _why_not_kept(self, row: Row | None, run: Run | None) -> str:
         return why_not_kept(row, run, self._settings, self._schedules.now())
 
 

@@ -1,19 +1,29 @@
-"""Reads what a running attempt prints: from a master of this host, or in another way."""
+"""Reads what a running attempt prints.
+
+If it runs on this host, its master sends it. If it runs on another host, its worker writes it to
+the store, as long as somebody asks for it.
+"""
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, suppress
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
 
 from psched.app import CLOCK
+from psched.base.clock import Clock
+from psched.base.errors import NotFoundError, SchemaError, StoreError, TransientStoreError
+from psched.base.retry import Send
 from psched.cli.running_here import serves
+from psched.client.arguments import keeping_output
 from psched.config import Config
 from psched.core.output.output import Output
 from psched.core.output.records import OutputRecord, RunningAttempt
+from psched.core.store_protocol import Store
 from psched.master.reports.output_query import follow
 from psched.master.reports.status_query import ask_all
 from psched.master.runtime_folders import socket_folders, sockets
@@ -36,16 +46,37 @@ _WHY = {
 """Texts for the reasons why the rest of the output is not shown."""
 
 
+_ASK_AGAIN = 5.0
+"""Seconds between two requests for the output."""
+
+_HOLDS = 15_000
+"""Milliseconds for which a request holds."""
+
+_POLL = 1.0
+"""Seconds between two looks for what the worker has written."""
+
+FIRST_ANSWER = 12.0
+"""Seconds to wait for the first answer. The worker of a task that has just begun takes up to 6 s,
+see `psched.worker.chores.live_output`."""
+
+SOON = 3.0
+"""Seconds after its end within which the output and the record of an attempt are stored."""
+
+PAUSE = 0.2
+"""Seconds between two looks for what will be stored soon."""
+
+_FEW = 64
+"""The least bytes by which the end of one output is found in the next one."""
+
+NO_ANSWER = "no answer from its worker"
+"""The reason why nothing is shown if the worker has written nothing."""
+
+
 class Live(ABC):
     """The output of a running attempt, which is read while it is printed.
 
-    Args:
-        attempt: the attempt.
-
-    Attributes:
-        attempt: the attempt.
-        over: why nothing follows; ``ended`` means that the attempt has ended, and that all of its
-            output was read. Empty until then.
+    ``over`` says why nothing follows; ``ended`` means that the attempt has ended, and that all of
+    its output was read. It is empty until then.
     """
 
     def __init__(self, attempt: RunningAttempt) -> None:
@@ -87,14 +118,9 @@ class Live(ABC):
 class LiveHere(Live):
     """The output of an attempt that runs on this host.
 
-    Args:
-        key: the key of the task.
-        first: the first message of its master.
-        messages: the others, which are read while they arrive. The last one contains a reason for
-            `over`, see `psched.master.messages.OVER`.
-
-    Attributes:
-        is_collected: whether the task's output is collected, by the setting ``output``.
+    ``first`` is the first message of its master. The others are read while they arrive; the last
+    one contains a reason for `over`, see `psched.master.messages.OVER`. ``is_collected`` says
+    whether the setting ``output`` lets the task's output be collected.
     """
 
     def __init__(
@@ -145,12 +171,10 @@ class LiveHere(Live):
 def find_live(
     settings: Config, key: str, patience: float | None = None
 ) -> tuple[LiveHere | None, int, list[str]]:
-    """Find the master of this host that runs a task now.
+    """Find the master of this host that runs a task now, and the task's output, if one runs it.
 
-    Returns:
-        The task's output, which is read while it is printed; None if no master runs the task. Then
-        the number of masters that have said that they do not run it, and a text about each master
-        that cannot be asked.
+    Also returned are the number of masters that have said that they do not run it, and a text about
+    each master that cannot be asked.
     """
     absent, problems = 0, list[str]()
     until = CLOCK.monotonic() + (patience or _PATIENCE)
@@ -184,3 +208,150 @@ def _masters(
             problems.append(f"psched-master {pid}: {answer.strerror or answer}")
         elif serves(answer, settings) and pid in paths:
             yield pid, paths[pid]
+
+
+# --- on another host -------------------------------------------------------------------------
+
+
+class State(Enum):
+    """What the store says about an attempt."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    LOST = WORKER_ENDED
+    """Its worker was killed, or its lease has expired."""
+
+
+class LiveElsewhere(Live):
+    """The output of an attempt that runs on another host.
+
+    It is asked for and read in the store, which is disconnected at the end. ``state`` returns what
+    the store says about the attempt now; ``where`` tells people where it runs.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        attempt: RunningAttempt,
+        *,
+        send: Send,
+        state: Callable[[], State],
+        where: str,
+        clock: Clock,
+    ) -> None:
+        super().__init__(attempt)
+        self._store = store
+        self._keeper = keeping_output(store)
+        self._send = send
+        self._state = state
+        self._where = where
+        self._clock = clock
+
+    @override
+    def pieces(self) -> Iterator[tuple[int | None, bytes]]:
+        reading = Continuation()
+        with closing(self._records()) as records:
+            for record in records:
+                left_out, new = reading.new(record)
+                if new:
+                    yield left_out, new
+
+    @override
+    def so_far(self) -> Output | None:
+        with closing(self._records()) as records:
+            return next(map(Output, records), None)
+
+    @override
+    def why_over(self) -> str:
+        if self.over != NO_ANSWER:
+            return super().why_over()
+        return (
+            f"{self._where}, and has not answered for {FIRST_ANSWER:.0f} s: its worker hangs, is of"
+            " an older version, or does not reach the store"
+        )
+
+    def _records(self) -> Generator[OutputRecord, None, None]:
+        """Yield what the worker has written, whenever it is new, until the attempt has ended."""
+        try:
+            yield from self._wait_for_records()
+        finally:
+            self._store.disconnect()
+
+    def _wait_for_records(self) -> Iterator[OutputRecord]:
+        before = self._read()
+        # If nobody else reads the output, what is stored is that of an earlier request.
+        seen = None if self._ask() or before is None else before.ended
+        begun = asked = self._clock.monotonic()
+        answered, over_at = False, 0.0
+        while True:
+            # The state is read first: what is read afterwards contains all that is written before.
+            state = self._state()
+            record = self._read()
+            if record is not None and (record.ended != seen or not record.is_live):
+                answered, seen = True, record.ended
+                yield record
+            now = self._clock.monotonic()
+            if record is not None and not record.is_live:
+                self.over = State.ENDED.value
+            elif state is not State.RUNNING:
+                over_at = over_at or now + SOON
+                self.over = state.value if now >= over_at else ""
+            elif not answered and now >= begun + FIRST_ANSWER:
+                self.over = NO_ANSWER
+            if self.over:
+                return
+            if state is State.RUNNING and now >= asked + _ASK_AGAIN:
+                self._ask()
+                asked = now
+            self._clock.sleep(_POLL if state is State.RUNNING else PAUSE)
+
+    def _read(self) -> OutputRecord | None:
+        return self._send(lambda: self._keeper.output_of(self.attempt))
+
+    def _ask(self) -> bool:
+        """Ask for the output; return whether it was asked for already."""
+        now = round(self._send(self._store.now) * 1000)
+        try:
+            return self._send(
+                lambda: self._keeper.ask_for_output(self.attempt, now=now, until=now + _HOLDS)
+            )
+        except (TransientStoreError, SchemaError):
+            raise
+        except StoreError as error:
+            text = "psched logs cannot ask for its output, because the store refuses to write"
+            raise NotFoundError(f"{self._where}; {text}: {error}") from None
+
+
+class Continuation:
+    """Finds in each record of an attempt what was not in the records before."""
+
+    def __init__(self) -> None:
+        # How many bytes were printed up to the end of the last record; None if this is not known.
+        self._end: int | None = 0
+        self._last = b""
+
+    def new(self, record: OutputRecord) -> tuple[int | None, bytes]:
+        """Return how many bytes were left out, and the bytes after them; None if some are lost."""
+        output, dropped = record.output, record.dropped
+        known, self._end = self._end, None if dropped is None else dropped + len(output)
+        last, self._last = self._last, output
+        if dropped is None:
+            seen = _overlap(last, output) if known is None else 0
+            return (0 if seen else None), output[seen:]
+        if known is None:
+            return None, output
+        return max(dropped - known, 0), output[max(known - dropped, 0) :]
+
+
+def _overlap(last: bytes, output: bytes) -> int:
+    """How many bytes at the beginning of an output are the end of the last one; 0 for a few."""
+    if output.startswith(last):
+        return len(last)
+    # The beginning of the last output has fallen out of the tail.
+    begin = output[:_FEW]
+    at = last.find(begin)
+    while at >= 0:
+        if output.startswith(last[at:]):
+            return len(last) - at
+        at = last.find(begin, at + 1)
+    return 0

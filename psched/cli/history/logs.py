@@ -1,6 +1,8 @@
-"""The command logs."""
+"""The command logs, and the texts about outputs that the web shows, too."""
 
+import codecs
 import json
+import sys
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -9,17 +11,18 @@ import click
 
 from psched.app import CLOCK, open_schedules
 from psched.base.errors import NotFoundError
+from psched.base.texts import visible
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
 from psched.cli.history.asked_output import AskedOutput, asked_for
-from psched.cli.history.live_elsewhere import NO_ANSWER, PAUSE, SOON
-from psched.cli.history.live_output import Live
-from psched.cli.history.output_text import OutputPrinter, heading, left_out
+from psched.cli.history.live_output import NO_ANSWER, PAUSE, SOON, Live
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
+from psched.cli.output import one_line
 from psched.cli.shown import result
-from psched.cli.time_format import format_took, parse_time
+from psched.cli.time_format import format_time, format_took, parse_time
+from psched.core.history.records import Outcome
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.output.output import Output
@@ -122,13 +125,7 @@ def logs(
 
 
 class _Shown:
-    """Shows outputs as the user wants them.
-
-    Args:
-        redaction: hides the values of fields.
-        raw: whether the bytes are written unchanged.
-        as_json: whether JSON objects are written.
-    """
+    """Shows outputs as the user wants them: as text, as the bytes that they are, or as JSON."""
 
     def __init__(self, redaction: Redaction, *, raw: bool, as_json: bool) -> None:
         self._redaction = redaction
@@ -144,19 +141,19 @@ class _Shown:
                 click.echo(json.dumps(self._object(output, run)))
                 continue
             is_running = running or asked.is_running(output)
-            click.echo(heading(output, run, is_running=is_running), err=True)
+            click.echo(_heading(output, run, is_running=is_running), err=True)
             printer = OutputPrinter(self._redaction, raw=self._raw)
             printer.write(output.record.output)
             printer.end()
 
     def follow(self, asked: AskedOutput, live: Live) -> None:
         """Show what a running attempt prints until it has ended."""
-        click.echo(heading(live.output(b"", 0), None, is_running=True), err=True)
+        click.echo(_heading(live.output(b"", 0), None, is_running=True), err=True)
         printer = OutputPrinter(self._redaction, raw=self._raw)
         for dropped, chunk in live.pieces():
             if dropped != 0:
                 printer.end()
-                click.echo(left_out(dropped), err=True)
+                click.echo(_left_out(dropped), err=True)
             printer.write(chunk)
         printer.end()
         if live.over != "ended":
@@ -185,3 +182,91 @@ class _Shown:
             "dropped": output.dropped,
             "text": self._redaction.text(output.text),
         }
+
+
+# --- how outputs are written -----------------------------------------------------------------
+
+_LONGEST_LINE = 2**16
+"""If values are hidden, an incomplete line is held back, because a value ends with its line. A line
+of so many characters is shown nevertheless."""
+
+
+def _heading(output: Output, run: Run | None, *, is_running: bool = False) -> str:
+    return f"==> {about_output(output, run, is_running=is_running)} <=="
+
+
+def about_output(output: Output, run: Run | None, *, is_running: bool = False) -> str:
+    """Say which attempt has printed an output, how it has ended, and what is missing."""
+    when = format_time(output.scheduled_time)
+    parts = [f"{one_line(output.key)}, attempt {output.attempt} of {when}"]
+    if is_running:
+        parts.append("running")
+    elif output.is_live:
+        if run is not None:
+            parts.append(result(run))
+        written = f"written {format_time(int(output.ended))}"
+        is_lost = run is not None and run.outcome == Outcome.LOST
+        when = "before its worker was lost" if is_lost else "while it ran"
+        parts.append(f"{written} {when}; what followed is not known")
+    else:
+        ended = f"ended {format_time(int(output.ended))}"
+        parts.append(ended if run is None else f"{result(run)}, {ended}")
+        if run is not None and run.took is not None:
+            parts.append(f"took {format_took(run.took)}")
+    if output.dropped != 0:
+        parts.append(_left_out(output.dropped))
+    return "; ".join(parts)
+
+
+def _left_out(dropped: int | None) -> str:
+    """A text about bytes that are missing."""
+    if dropped is None:
+        return "output is lost here"
+    return f"{dropped:,} bytes before this are left out"
+
+
+class OutputPrinter:
+    """Writes captured output to standard output, piece by piece.
+
+    If it is ``raw``, the bytes are written unchanged, else as text with visible control characters.
+    """
+
+    def __init__(self, redaction: Redaction, *, raw: bool) -> None:
+        self._redaction = redaction
+        self._raw = raw
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+        self._in_line = False
+
+    def write(self, piece: bytes) -> None:
+        """Write the next bytes."""
+        if not piece:
+            return
+        if sys.stdout is None:
+            return  # standard output is closed
+        if self._raw:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+            return
+        self._write(self._decoder.decode(piece))
+
+    def end(self) -> None:
+        """Write what was held back, and end the line."""
+        if self._raw:
+            return
+        self._write(self._decoder.decode(b"", final=True), last=True)
+        if self._in_line:
+            self._in_line = False
+            click.echo()
+
+    def _write(self, text: str, *, last: bool = False) -> None:
+        if self._redaction:
+            text = self._held + text
+            end = len(text) if last or len(text) > _LONGEST_LINE else text.rfind("\n") + 1
+            text, self._held = text[:end], text[end:]
+            text = self._redaction.text(text)
+        if text:
+            self._in_line = not text.endswith("\n")
+            click.echo(visible(text, lines=True), nl=False)
+            sys.stdout.flush()

@@ -51,14 +51,10 @@ _PER = {"minute": 60, "hour": 3600}
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What was read from the store.
+    """What was read from the store: the schedules that run in the period, and what is broken.
 
-    Attributes:
-        schedules: the schedules that run in the period.
-        broken: the rows that cannot be understood, and why.
-        slots: how many tasks the live workers can run at the same time; None if it is not known.
-        all_read: whether there are no more schedules.
-        no_history: why no durations are known; None if they are.
+    ``slots`` is how many tasks the live workers can run at the same time, None if it is not known;
+    ``no_history`` is why no durations are known.
     """
 
     schedules: Sequence[Coming]

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from psched.base.clock import Clock
@@ -23,28 +24,12 @@ from psched.core.operations.extra_runs import schedule_key
 from psched.process.signals import SignalInbox, suspend
 
 
-class Answer(NamedTuple):
-    """The end of a request.
-
-    Attributes:
-        value: its result; None if it has raised an exception.
-        error: the exception; None if there is none.
-        take: what the caller does with the result; see `Background.send`.
-    """
-
-    value: object
-    error: BaseException | None
-    take: Callable[[object], None]
-
-
 class Background:
     """A thread that runs requests one after the other.
 
     The thread alone uses the store: a store is used by one thread. It does not keep the program
-    from ending, so that a request which nobody answers does not either.
-
-    Args:
-        notify: called in the thread when a request has ended.
+    from ending, so that a request which nobody answers does not either. ``notify`` is called in the
+    thread when a request has ended.
     """
 
     def __init__(self, notify: Callable[[], None]) -> None:
@@ -52,7 +37,7 @@ class Background:
         self._requests: queue.SimpleQueue[
             tuple[Callable[[], object], Callable[[object], None]] | None
         ] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="psched top", daemon=True)
         self._thread.start()
 
@@ -63,10 +48,7 @@ class Background:
     def deliver(self) -> None:
         """Pass on the results of the requests that have ended, in the caller's thread."""
         while not self._answers.empty():
-            answer = self._answers.get()
-            if answer.error is not None:
-                raise answer.error
-            answer.take(answer.value)
+            self._answers.get()()
 
     def close(self, patience: float) -> bool:
         """Let the thread end; return whether it has ended within so many seconds."""
@@ -78,11 +60,14 @@ class Background:
         while (request := self._requests.get()) is not None:
             work, take = request
             try:
-                answer = Answer(work(), None, take)
+                self._answers.put(partial(take, work()))
             except BaseException as error:  # noqa: BLE001  # it is raised where it is delivered
-                answer = Answer(None, error, take)
-            self._answers.put(answer)
+                self._answers.put(partial(_raise, error))
             self._notify()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 NOTE = "psched top"
@@ -91,13 +76,7 @@ NOTE = "psched top"
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A change of a schedule.
-
-    Attributes:
-        verb: what is done, for the question that is asked before.
-        done: what was done, for the message after it.
-        apply: does it, given the schedules and the key.
-    """
+    """A change of a schedule: ``verb`` is for the question before it, ``done`` for the message."""
 
     verb: str
     done: str
@@ -177,12 +156,9 @@ class State:
     """What the user sees, and what the loop waits for.
 
     Attributes:
-        snapshot: what was read last.
-        read_at: when it was read, in seconds of the monotonic clock.
-        selected: the row that is selected; None for none.
-        position: the number of that row.
+        read_at: when the snapshot was read, in seconds of the monotonic clock.
+        position: the number of the selected row.
         message: a text at the bottom of the screen.
-        question: a question that waits for an answer.
         helps: whether the keys are explained.
         reading: whether a snapshot is being read.
         next_read: when the next one is read, in seconds of the monotonic clock.
@@ -235,15 +211,10 @@ class State:
 class Top:
     """Shows snapshots on a screen until the user or a signal ends it.
 
-    Args:
-        screen: the screen, which is entered when `run` is called.
-        read: reads a snapshot; called in a thread of its own.
-        perform: applies an action to the schedule with a key, and returns a message; called in the
-            same thread. It may raise `PschedError`.
-        show_logs: shows the output of the task with this key, while the screen is given back;
-            follows it if the second argument is true.
-        interval: the seconds between two snapshots.
-        clock: this host's clocks.
+    ``read`` reads a snapshot, and ``perform`` applies an action to the schedule with a key and
+    returns a message; both are called in a thread of its own. ``show_logs`` shows the output of the
+    task with a key, while the screen is given back, and follows it if asked. ``interval`` is the
+    seconds between two snapshots.
     """
 
     def __init__(
@@ -272,11 +243,9 @@ class Top:
         self._ended = False
 
     def run(self) -> int:
-        """Run until the user quits.
+        """Run until the user quits, and return the number of the signal that has ended it.
 
-        Returns:
-            The number of the signal that has ended it; 0 if it was a key, or if the terminal is
-            gone.
+        It is 0 if it was a key, or if the terminal is gone.
         """
         background = Background(self._notify)
         try:

@@ -264,9 +264,7 @@ class Window:
     """What the user sees of a snapshot.
 
     Attributes:
-        width: the columns of the screen.
         height: the lines of the screen; None for as many as there are.
-        selected: the row that is selected; None for none.
         message: a text at the bottom in place of the keys; empty for none.
         helps: whether the keys are explained.
         age: the seconds since the snapshot was read.

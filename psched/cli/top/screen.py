@@ -55,12 +55,7 @@ class Screen:
     """The screen of a terminal, within a ``with`` block.
 
     At the end of the block, the terminal is as it was before, whatever has happened; if nobody can
-    write to it any more, that is no error.
-
-    Args:
-        source: the file descriptor from which keys are read.
-        target: the file descriptor of the terminal.
-        colours: whether lines have styles.
+    write to it any more, that is no error. Keys are read from the file descriptor ``source``.
     """
 
     def __init__(self, source: int, target: int, *, colours: bool) -> None:
@@ -144,8 +139,7 @@ class Screen:
 def keys_in(received: bytes) -> tuple[list[str], bytes]:
     """The keys that a terminal has sent, by name; those with a character are named by it.
 
-    Returns:
-        The keys, and the beginning of a sequence that has not arrived completely.
+    Also the beginning of a sequence that has not arrived completely.
     """
     keys: list[str] = []
     while received:

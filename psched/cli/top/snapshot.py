@@ -144,14 +144,9 @@ class Snapshot:
         now: the time of the store's clock, in Unix seconds; None if the store has never answered.
         table: the table and its database.
         masters: the masters of this host, then the other hosts that have live workers.
-        counts: the number of rows by status, and of due rows; see
-            `psched.core.operations.overview.Overview.counts`. A status that cannot be counted is
-            left out.
-        running: the tasks that run now, the oldest first.
-        late: schedules that are due, the oldest first.
-        coming: schedules that fall due next.
+        counts: see `psched.core.operations.overview.Overview.counts`.
+        running: the oldest first, as of those that are late.
         failed: what has failed in the last hour, the newest first.
-        paused: schedules that are paused.
         pauses: what standing rules pause, since when, until when, by whom and why.
         problems: what prevents a complete picture, in words.
         away: whether the store does not answer; everything from the store is then old.
@@ -202,13 +197,10 @@ AskMasters = Callable[[], Iterable[tuple[int, Mapping[str, Any] | OSError]]]
 
 
 class _Here(NamedTuple):
-    """What the masters of this host say.
+    """What the masters of this host say that serve the configured table.
 
-    Attributes:
-        masters: the masters that serve the configured table.
-        workers: the process ids of their workers.
-        tasks: their tasks, by occurrence.
-        problems: the masters that do not answer, in words.
+    The workers are their process ids, the tasks are by occurrence, and the problems are the masters
+    that do not answer, in words.
     """
 
     masters: Sequence[Master]
@@ -222,13 +214,6 @@ class Reader:
 
     What has not changed since the previous snapshot is not read again: how long the runs of a
     schedule usually take, as long as the same run goes on, and failures.
-
-    Args:
-        schedules: the collection of schedules.
-        settings: the settings with which it was opened.
-        ask_masters: asks the masters of this host.
-        clock: this host's clocks.
-        host: the name of this host.
     """
 
     def __init__(
