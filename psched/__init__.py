@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from psched.core.history.why.answer import Answer
     from psched.core.model import Row
     from psched.core.operations.backfills import Backfill
-    from psched.core.operations.changes.rescheduled import Rescheduled
     from psched.core.operations.pauses import PauseRule
+    from psched.core.operations.rescheduled import Rescheduled
     from psched.core.output.output import Output
     from psched.core.preview import UpcomingTime
     from psched.core.schedule import Schedule, Schedules
@@ -89,7 +89,7 @@ _MODULES = {
     "PauseRule": "psched.core.operations.pauses",
     "Program": "psched.service.start",
     "PushOptions": "psched.core.arguments.fields",
-    "Rescheduled": "psched.core.operations.changes.rescheduled",
+    "Rescheduled": "psched.core.operations.rescheduled",
     "Row": "psched.core.model",
     "Run": "psched.core.history.run",
     "Schedule": "psched.core.schedule",

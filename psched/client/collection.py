@@ -6,33 +6,47 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
 from importlib import import_module
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from psched.base.errors import NotSupportedError
-from psched.base.retry import read_each, retry_while_unavailable
-from psched.client.arguments import is_possible
-from psched.client.author import Author, this_process
-from psched.client.operations.alerts import CollectionOfAlerts
-from psched.client.push_arguments import (
+from psched.base.errors import InvalidError, NotSupportedError, StoreError, TransientStoreError
+from psched.base.retry import Send, read_each, retry_while_unavailable
+from psched.client.access import Access, read_row
+from psched.client.arguments import (
     WITHOUT_TYPE,
+    chosen_key,
+    earliest,
     fields_of_push,
+    is_possible,
+    keeping_history,
+    keeping_output,
     lacks_type,
     naming_arguments,
     new_key,
     refuse_data_as_type,
+    stored_key,
 )
-from psched.client.waiting import longest_wait, wait_for_end
-from psched.client.writer import read_row
+from psched.client.auditor import Auditor
+from psched.client.author import Author, this_process
+from psched.client.writing import insert, try_to_modify
+from psched.core.columns import check_number
 from psched.core.declare import When, declare, declare_all
 from psched.core.definition import parse_row
-from psched.core.history.run import TaskEnd
+from psched.core.history.protocol import AuditSelection, FindsLastRuns, KeepsHistory, RunSelection
+from psched.core.history.records import FAILED_FATES, FAILURES, GONE_AFTER, Fate, Outcome
+from psched.core.history.run import Run, TaskEnd
 from psched.core.model import DEFAULT_TYPE, Row
+from psched.core.operations.extra_runs import QUEUE
+from psched.core.operations.overview import DURATIONS, SummarizesRuns, durations_of, overview_of
+from psched.core.operations.pauses import PausesTypes, ShownAsPaused
 from psched.core.schedule import ListOrder, Schedule
 from psched.core.schedule_metadata import ScheduleMetadata
-from psched.core.selection import Selection, selection_of
+from psched.core.selection import LARGEST_LIMIT, Selection, check_limit, chosen_texts, selection_of
+from psched.core.shorthands import instant
 from psched.core.store_protocol import CountsRows, JoinsTransactions, Store
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from psched.application.task import Task
@@ -40,15 +54,42 @@ if TYPE_CHECKING:
     from psched.base.quantities import Duration
     from psched.client.poller import Poller
     from psched.client.selected import SelectedSchedules
+    from psched.client.verbs.editing import Edit
+    from psched.client.verbs.skipping import Skip
     from psched.config import Config
-    from psched.core.arguments.fields import AddOptions, NewSchedule, NewTask, PushOptions
+    from psched.core.alerts.alert import Alert
+    from psched.core.alerts.protocol import KeepsAlerts
+    from psched.core.arguments.fields import (
+        AddOptions,
+        Changes,
+        NewSchedule,
+        NewTask,
+        PushOptions,
+    )
+    from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
+    from psched.core.history.why.answer import Answer
+    from psched.core.operations.backfills import Backfill, Stagger
+    from psched.core.operations.overview import Overview
+    from psched.core.operations.pauses import PauseRule
+    from psched.core.operations.rescheduled import Rescheduled
+    from psched.core.output.output import Output
     from psched.core.preview import UpcomingTime
+    from psched.core.schedule import Since
+    from psched.core.shorthands import Until
+    from psched.triggers.zone import Zone
+
+# What only some programs need is imported in the methods, because a command that lists schedules
+# would take longer to import the rest than to list them.
 
 _TRIES = 5
 """The largest number of times that a request is sent while the store is unavailable."""
 
+_NEWEST = 10
+"""Among so many of the newest attempts at a task that has ended is its last one, unless other
+attempts were recorded late, for example as preempted."""
 
-class ScheduleCollection(CollectionOfAlerts):
+
+class ScheduleCollection:
     """Adds, reads, changes and deletes schedules, and leases their occurrences.
 
     A collection is a context manager: the end of a ``with`` block closes the connection to the
@@ -74,6 +115,7 @@ class ScheduleCollection(CollectionOfAlerts):
 
     Attributes:
         auditor: records the changes that this collection makes.
+        access: what the verbs of `psched.client.verbs` need.
     """
 
     def __init__(
@@ -89,9 +131,21 @@ class ScheduleCollection(CollectionOfAlerts):
         hint: Callable[[], object] | None = None,
     ) -> None:
         self._warns_without_type = warns_without_type
-        send = partial(retry_while_unavailable, clock=clock, tries=tries)
-        super().__init__(
-            store, settings, clock=clock, author=author, send=send, draw_nonce=draw_nonce, hint=hint
+        self._store = store
+        self._settings = settings
+        self._zone = settings.timezone
+        self._clock = clock
+        self._draw_nonce = draw_nonce
+        self._send: Send = partial(retry_while_unavailable, clock=clock, tries=tries)
+        self.auditor = Auditor(store, author=author, clock=clock, send=self._send)
+        self.access = Access(
+            store=store,
+            settings=settings,
+            clock=clock,
+            send=self._send,
+            draw_nonce=draw_nonce,
+            auditor=self.auditor,
+            hint=hint,
         )
 
     def __enter__(self) -> Self:
@@ -142,7 +196,7 @@ class ScheduleCollection(CollectionOfAlerts):
         """The present time of the store's clock, in Unix seconds."""
         return self._send(self._store.now)
 
-    # --- adding --------------------------------------------------------------------------
+    # --- adding -----------------------------------------------------------------------------
 
     def add(
         self,
@@ -198,7 +252,7 @@ class ScheduleCollection(CollectionOfAlerts):
             "data": data,
             **more,
         }
-        self._writer.insert([declare(key, fields, self._settings, self.now)])
+        insert(self.access, [declare(key, fields, self._settings, self.now)])
         return self[key]
 
     submit = add
@@ -224,7 +278,7 @@ class ScheduleCollection(CollectionOfAlerts):
         return self._add_many(declare_all(schedules, self._settings, self.now), audited=True)
 
     def _add_many(self, rows: Sequence[Row], *, audited: bool) -> Sequence[Schedule]:
-        self._writer.insert(rows, audited=audited)
+        insert(self.access, rows, audited=audited)
         return [self[row.key] for row in rows]
 
     def add_rows(self, rows: Sequence[Row]) -> None:
@@ -237,7 +291,7 @@ class ScheduleCollection(CollectionOfAlerts):
         Raises:
             AlreadyExistsError: some of the keys exist already; the error's text lists these keys.
         """
-        self._writer.insert(rows)
+        insert(self.access, rows)
 
     def push(
         self,
@@ -294,7 +348,7 @@ class ScheduleCollection(CollectionOfAlerts):
             key = self._new_key(type, now) if key is None else key
             with naming_arguments([given]):
                 row = declare(key, fields, self._settings, now)
-            self._writer.insert([row], audited=False)
+            insert(self.access, [row], audited=False)
             return self[key]
         if not isinstance(self._store, JoinsTransactions):
             raise NotSupportedError("connection: this store cannot join a transaction")
@@ -303,7 +357,7 @@ class ScheduleCollection(CollectionOfAlerts):
         with naming_arguments([given]):
             row = declare(key, fields, self._settings, transaction.now)
         transaction.add([row], nonce=self._draw_nonce())
-        self._waker.joined(transaction, [row])
+        self.access.wake_after(transaction, [row])
         return self[key]
 
     def push_many(self, tasks: Iterable[NewTask]) -> Sequence[Schedule]:
@@ -338,7 +392,7 @@ class ScheduleCollection(CollectionOfAlerts):
     def _new_key(self, type_: object, now: Callable[[], float]) -> str:
         return new_key(type_, now(), self._draw_nonce())
 
-    # --- reading -------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------
 
     def read(self, key: str) -> ScheduleMetadata:
         """Read one schedule.
@@ -347,6 +401,9 @@ class ScheduleCollection(CollectionOfAlerts):
             NotFoundError: no schedule has this key.
         """
         return self._metadata(self._read(key))
+
+    def _read(self, key: str) -> Row:
+        return self._send(lambda: read_row(self._store, key))
 
     def read_many(self, keys: Sequence[str]) -> Mapping[str, ScheduleMetadata]:
         """Read the schedules with these keys, in a few round trips.
@@ -401,7 +458,6 @@ class ScheduleCollection(CollectionOfAlerts):
 
     def next(self, key: str, number: int = 10) -> Sequence[UpcomingTime]:
         """Return the next occurrences of a schedule; see `Schedule.next`."""
-        # Imported here, as in `CollectionChanges`.
         from psched.core.preview import upcoming_occurrences  # noqa: PLC0415
 
         row = self.shown_as_paused()(self._read(key))
@@ -409,6 +465,8 @@ class ScheduleCollection(CollectionOfAlerts):
 
     def wait(self, key: str, timeout: Duration | None = None) -> str:
         """Wait until a schedule that runs only once has ended; see `Schedule.wait`."""
+        from psched.client.waiting import longest_wait  # noqa: PLC0415
+
         return self._wait(key, longest_wait(timeout)).status
 
     def wait_for_end(
@@ -418,6 +476,8 @@ class ScheduleCollection(CollectionOfAlerts):
         look: Callable[[ScheduleMetadata], object] | None = None,
     ) -> TaskEnd:
         """Wait until a schedule that runs only once has ended; see `Schedule.wait_for_end`."""
+        from psched.client.waiting import longest_wait  # noqa: PLC0415
+
         seen = None if look is None else lambda row: look(self._metadata(row))
         row = self._wait(key, longest_wait(timeout), seen)
         return TaskEnd(row, self._last_attempt(row))
@@ -425,11 +485,35 @@ class ScheduleCollection(CollectionOfAlerts):
     def _wait(
         self, key: str, timeout: float | None, look: Callable[[Row], object] | None = None
     ) -> Row:
-        return wait_for_end(
-            self._store, key, timeout, clock=self._clock, send=self._send, look=look
-        )
+        from psched.client.waiting import wait_for_end  # noqa: PLC0415
 
-    # --- many at once --------------------------------------------------------------------
+        return wait_for_end(self.access, key, timeout, look)
+
+    def _last_attempt(self, row: Row) -> Run | None:
+        """The last attempt at a row that has ended; None if the run history does not contain it."""
+        try:
+            newest = self.runs(row.key, outcome=[*Outcome], limit=_NEWEST, extra_runs=False)
+            # Older records can be those of a deleted schedule with the same key. So an attempt is
+            # recognized by its lease.
+            records = (run.record for run in newest)
+            zone = row.timezone or self._zone
+            return next((Run(each, zone) for each in records if each.lease == row.settled_by), None)
+        except TransientStoreError:
+            raise
+        except (NotSupportedError, StoreError):
+            # The end of the task is known nevertheless. For example, the table of the history is
+            # missing, or the user may not read it.
+            return None
+
+    def why(
+        self, key: str, time: When | str | None = None, zone: str | Zone | None = None
+    ) -> Answer:
+        """Explain what became of an occurrence, or what will; see `Schedule.why`."""
+        from psched.core.history.why.explain import explain_from_store  # noqa: PLC0415
+
+        return explain_from_store(
+            self._store, self._settings, self._send, stored_key(key), time=time, zone=zone
+        )
 
     def select(
         self,
@@ -454,31 +538,575 @@ class ScheduleCollection(CollectionOfAlerts):
         Raises:
             InvalidError: a value is invalid, or there is no condition.
         """
-        # Imported here, as in `CollectionChanges`.
-        from psched.client.operations.wanted import wanted_of  # noqa: PLC0415
-        from psched.client.selected import Changers, SelectedSchedules  # noqa: PLC0415
+        from psched.client.selected import SelectedSchedules, wanted_of  # noqa: PLC0415
 
         wanted = wanted_of(keys, status, type, label, reason, every=every)
-        changers = Changers(
-            self._writer, self._pauser, self._extra_runs, self._skipper, self._editor
-        )
-        return SelectedSchedules(self, changers, wanted, self._clock)
+        return SelectedSchedules(self, self.access, wanted)
 
-    # --- leasing -------------------------------------------------------------------------
+    # --- the run history --------------------------------------------------------------------
+
+    def runs(
+        self,
+        key: str | None = None,
+        *,
+        type: str | Iterable[str] | None = None,  # noqa: A002  # the table's word
+        since: Since | None = None,
+        failed: bool = False,
+        outcome: str | Iterable[str] | None = None,
+        fate: str | Iterable[str] | None = None,
+        time: When | None = None,
+        limit: int | None = None,
+        extra_runs: bool = True,
+    ) -> Iterator[Run]:
+        """Read the records of the run history that fulfil all conditions, the newest first.
+
+        Args:
+            key: the key of one schedule, which may have been deleted; None means every key.
+            type: one or several types; None means every type.
+            since: the earliest end of the runs: an age (``"1d"``, a `timedelta`, or a number of
+                seconds below 1e9), an aware datetime, or Unix seconds.
+            failed: True for only what failed: attempts that neither finished nor were released, and
+                occurrences that were given up, cancelled, expired or quarantined.
+            outcome: one or several values of `Run.outcome`; None means every record.
+            fate: one or several values of `Run.fate`; None means every record.
+            time: the scheduled time of an occurrence of the schedule with this ``key``: its
+                attempts, or the record that says why it did not run. Records of extra runs are not
+                among them. None means every occurrence.
+            limit: the largest number of records; None means no limit.
+            extra_runs: whether the records of the extra runs of the schedule with this ``key`` are
+                among the records, see `Schedule.trigger`. Each of these has a key of its own.
+
+        Raises:
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
+            NotSupportedError: the store keeps no run history; the text names the fix.
+        """
+        check_limit(limit)
+        if time is not None and key is None:
+            raise InvalidError("time", "the scheduled time of which schedule? name its key")
+        outcomes, fates = _known("outcome", outcome, Outcome), _known("fate", fate, Fate)
+        if failed:
+            if outcomes or fates:
+                other = "outcome" if outcomes else "fate"
+                raise InvalidError("failed", f"and {other} both select records; leave one out")
+            outcomes, fates = FAILURES, FAILED_FATES
+        types = chosen_texts("type", type)
+        # A selection with both returns records that have one of either.
+        both = bool(outcomes and fates) and not failed
+        history = self._history()
+        selection = RunSelection(
+            key=chosen_key(key),
+            with_extra_runs=key is not None and extra_runs and time is None,
+            types=types,
+            outcomes=frozenset() if both else outcomes,
+            fates=fates,
+            since=None if since is None else self._earliest(since),
+            covering=None if time is None else instant("time", time),
+            limit=None if both else limit,
+        )
+        records = read_each(self._send, self._send(lambda: history.runs(selection)))
+        if both:
+            records = (each for each in records if each.outcome in outcomes)
+        return (Run(each, self._zone) for each in islice(records, limit))
+
+    def last_runs(self, keys: Sequence[str]) -> Mapping[str, Run]:
+        """Find the last run of each of these keys, in a few round trips.
+
+        That is the newest record of an attempt, or of an occurrence that was given up, cancelled,
+        expired, quarantined or marked as finished, even if nothing ran. What was skipped does not
+        count. Keys without such a record are left out. ``error`` and ``result`` of the runs are
+        None, because they can be large; `runs` reads them.
+
+        Raises:
+            NotSupportedError: the store keeps no run history, or cannot find these runs.
+        """
+        history = self._history()
+        if not isinstance(history, FindsLastRuns):
+            raise NotSupportedError("this store cannot find the last runs of many keys")
+        found = self._send(lambda: history.last_runs(keys))
+        return {key: Run(record, self._zone) for key, record in found.items()}
+
+    def outputs(
+        self,
+        key: str,
+        *,
+        time: When | None = None,
+        attempt: int | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Output]:
+        """Read what the attempts of a schedule have printed, the newest first.
+
+        Attempts that have printed nothing are left out, and so are those whose output is not kept
+        (see the setting ``output``) or was deleted.
+
+        Args:
+            key: the key of the schedule, which may have been deleted.
+            time: the scheduled time of an occurrence; None means every occurrence.
+            attempt: the number of an attempt; None means every attempt.
+            limit: the largest number of attempts; None means no limit.
+
+        Raises:
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
+            NotSupportedError: the store keeps no output; the text names the fix.
+        """
+        from psched.core.output.output import Output  # noqa: PLC0415
+        from psched.core.output.protocol import OutputSelection  # noqa: PLC0415
+
+        for name, number in (("attempt", attempt), ("limit", limit)):
+            if number is not None:
+                check_number(name, number, LARGEST_LIMIT)
+        selection = OutputSelection(
+            key=stored_key(key),
+            scheduled_time=None if time is None else instant("time", time),
+            attempt=attempt,
+            limit=limit,
+        )
+        store = keeping_output(self._store)
+        if (problem := self._send(store.output_problem)) is not None:
+            raise NotSupportedError(f"no output is kept: {problem}")
+        records = read_each(self._send, self._send(lambda: store.outputs(selection)))
+        return (Output(each, self._zone) for each in islice(records, limit))
+
+    def audited(self, note: str | None) -> AbstractContextManager[None]:
+        """Note in the audit trail why the changes in the ``with`` block are made."""
+        return self.auditor.noting(note)
+
+    def audit(
+        self, key: str | None = None, since: Since | None = None, limit: int | None = None
+    ) -> Iterator[AuditRecord]:
+        """Read who has changed which schedule, the newest change first.
+
+        Args:
+            key: the schedule's key, also of a deleted one; None means every key.
+            since: the earliest change, as in `runs`; None means the oldest that is kept.
+            limit: the largest number of changes; None means no limit.
+
+        Raises:
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
+            NotSupportedError: a store of this kind keeps no audit trail.
+            SchemaError: the table of the audit trail does not exist.
+        """
+        check_limit(limit)
+        history = keeping_history(self._store)
+        selection = AuditSelection(
+            key=chosen_key(key),
+            since=None if since is None else self._earliest(since),
+            limit=limit,
+        )
+        return read_each(self._send, self._send(lambda: history.audits(selection)))
+
+    def _earliest(self, since: Since) -> int:
+        return earliest(since, lambda: self._send(self._store.now))
+
+    def _history(self) -> KeepsHistory:
+        """The store, if it keeps a history now."""
+        history = keeping_history(self._store)
+        if (problem := self._send(history.history_problem)) is not None:
+            raise NotSupportedError(f"there is no run history: {problem}")
+        return history
+
+    # --- alerts -----------------------------------------------------------------------------
+
+    def alerts(
+        self,
+        key: str | None = None,
+        *,
+        rule: str | Iterable[str] | None = None,
+        only_open: bool = True,
+        since: Since | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Alert]:
+        """Read alerts, those that were raised last first.
+
+        Args:
+            key: the key of a schedule, also of a deleted one; None means every schedule and host.
+            rule: only alerts of this rule, or of these; None means every rule.
+            only_open: whether alerts that are over are left out.
+            since: the earliest ``raised``, as in `runs`; None means the oldest that is kept.
+            limit: the largest number of alerts; None means no limit.
+
+        Raises:
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
+            NotSupportedError: the store keeps no alerts now; the text names the fix.
+        """
+        from psched.core.alerts.alert import Rule  # noqa: PLC0415
+        from psched.core.alerts.protocol import AlertSelection  # noqa: PLC0415
+
+        rules = chosen_texts("rule", rule)
+        if unknown := rules - {*Rule}:
+            raise InvalidError(
+                "rule", f"{min(unknown)!r} is unknown; choose from {', '.join(Rule)}"
+            )
+        check_limit(limit)
+        store = self._alerts()
+        selection = AlertSelection(
+            key=chosen_key(key),
+            rules=rules,
+            only_open=only_open,
+            since=None if since is None else self._earliest(since),
+            limit=limit,
+        )
+        return read_each(self._send, self._send(lambda: store.alerts(selection)))
+
+    def close_alerts(self, alerts: Sequence[Alert], text: str) -> Sequence[Alert]:
+        """Close open alerts by hand. The same incident is not told of again.
+
+        Args:
+            alerts: the alerts.
+            text: why, and who says so.
+
+        Returns:
+            The alerts that this call has closed.
+
+        Raises:
+            NotSupportedError: the store keeps no alerts now; the text names the fix.
+        """
+        store = self._alerts()
+        return self._send(lambda: store.close_alerts(alerts, text))
+
+    def _alerts(self) -> KeepsAlerts:
+        from psched.core.alerts.protocol import KeepsAlerts  # noqa: PLC0415
+
+        store = self._store
+        if not isinstance(store, KeepsAlerts):
+            raise NotSupportedError(
+                "this store keeps no alerts; psched's own table does, and so does a store of your"
+                " own that has the methods of KeepsAlerts"
+            )
+        if (problem := self._send(store.alerts_problem)) is not None:
+            raise NotSupportedError(f"there are no alerts: {problem}")
+        return store
+
+    # --- the present ------------------------------------------------------------------------
+
+    def overview(self, limit: int = 100) -> Overview:
+        """Read what runs, what is late and what is next.
+
+        The cost does not grow with the number of schedules.
+
+        Args:
+            limit: the largest number of rows of each kind.
+        """
+        return self._send(lambda: overview_of(self._store, limit))
+
+    def durations(self, keys: Sequence[str], most: int = DURATIONS) -> Mapping[str, Sequence[int]]:
+        """Find how long the newest runs of each key took, in milliseconds, the newest run first.
+
+        Runs that finished, failed or were stopped at their time limit count. Keys without such a
+        run are left out.
+
+        Args:
+            keys: the keys of schedules.
+            most: the largest number of runs of each key.
+
+        Raises:
+            NotSupportedError: the store keeps no run history.
+            SchemaError: the tables of the run history do not exist.
+        """
+        history = keeping_history(self._store)
+        return self._send(lambda: durations_of(history, keys, most))
+
+    def failures(self, since: int, *, among: int = 10_000, limit: int = 100) -> Sequence[Run]:
+        """Read the newest failures, the newest first; `psched history --failed` shows the same.
+
+        Args:
+            since: the earliest end of the runs, in Unix seconds.
+            among: among how many of the newest records of all schedules they are searched.
+            limit: the largest number of failures.
+
+        Raises:
+            NotSupportedError: the store keeps no run history.
+            SchemaError: the tables of the run history do not exist.
+        """
+        history = keeping_history(self._store)
+        earliest = 1000 * since
+        if isinstance(history, SummarizesRuns):
+            found = self._send(lambda: history.failures(since=earliest, among=among, limit=limit))
+            return [Run(record, self._zone) for record in found]
+        newest = self._send(lambda: history.runs(RunSelection(since=earliest, limit=among)))
+        return [Run(record, self._zone) for record in islice(filter(_has_failed, newest), limit)]
+
+    def live_workers(self) -> Sequence[WorkerRecord]:
+        """The workers that are alive, as far as their records tell; each writes one a minute.
+
+        Raises:
+            NotSupportedError: the store keeps no records of workers.
+            SchemaError: the tables of the run history do not exist.
+        """
+        return [worker for worker in self.workers_seen(GONE_AFTER) if worker.ended is None]
+
+    def workers_seen(self, seconds: int) -> Sequence[WorkerRecord]:
+        """The workers that were alive at some time in these last seconds; see `live_workers`."""
+        history = keeping_history(self._store)
+        since = int(self._send(self._store.now)) - seconds
+        return self._send(lambda: history.workers(since))
+
+    # --- changing schedules -----------------------------------------------------------------
+
+    def modify(
+        self,
+        key: str,
+        decide: Callable[[Row], Mapping[str, Any]] | None = None,
+        /,
+        **changes: Unpack[Changes],
+    ) -> None:
+        """Change a schedule's definition.
+
+        If ``cron``, ``timezone`` or ``dst_policy`` is changed, the next occurrence is computed
+        anew, from the present time on. Any change puts a quarantined schedule back into service. A
+        schedule that has ended does not run again until a change sets its trigger or a time. A
+        paused schedule stays paused until a change sets a time.
+
+        If the schedule's task is running, it continues with the definition with which it was
+        started. The new definition applies to later occurrences. A new ``next_run_time`` is
+        ignored while the task runs, because the stored ``next_run_time`` is then the end of the
+        task's lease.
+
+        A ``next_run_time`` before the scheduled time of the next occurrence is refused, because
+        that run would take the place of the scheduled run. For an extra run, call `trigger`. A task
+        that runs only once is moved by ``next_time``.
+
+        Args:
+            key: the schedule's key.
+            decide: a function that returns the changes, given the row as it is stored now. It is
+                called again if the row was changed before the result was written. If the result
+                is empty, nothing is changed. None means that ``changes`` are the changes.
+            changes: new values for arguments of `add`. If a setting among them is None, the
+                schedule's own value is removed, so that the installation's setting applies again.
+
+        Raises:
+            NotFoundError: no schedule has this key, or the schedule is being deleted.
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
+        """
+        from psched.client.verbs.editing import modify  # noqa: PLC0415
+
+        modify(self.access, key, decide, changes)
+
+    def edit(
+        self,
+        key: str,
+        decide: Callable[[Row], Mapping[str, Any]] | None = None,
+        /,
+        *,
+        dry_run: bool = False,
+        **changes: Unpack[Changes],
+    ) -> Rescheduled:
+        """Change a schedule's definition as `modify` does, and say what that does.
+
+        Args:
+            key: the schedule's key.
+            decide: see `modify`.
+            dry_run: True to change nothing, and return what would be changed.
+            changes: see `modify`.
+
+        Returns:
+            The changed fields, and the next runs before and after the change.
+
+        Raises:
+            NotFoundError: no schedule has this key, or the schedule is being deleted.
+            InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
+        """
+        from psched.client.verbs.editing import Edit  # noqa: PLC0415
+
+        verb = Edit(decide or (lambda _: changes))
+        return self._previewed(verb, key) if dry_run else verb.apply(self.access, key)
+
+    def try_to_modify(self, changes: Sequence[tuple[Row, Mapping[str, Any]]]) -> Sequence[bool]:
+        """Change the definitions of many schedules in one transaction, if nothing prevents that.
+
+        Args:
+            changes: for each schedule, its row as the caller has read it, and the changes as in
+                `modify`.
+
+        Returns:
+            For each schedule, whether it was changed. If not, `modify` finds out why: the row may
+            have changed since it was read, a change may be invalid, the store may be unavailable or
+            unable to change many schedules at once, or the answer to the change may be lost.
+        """
+        return try_to_modify(self.access, changes)
+
+    def delete(self, key: str) -> bool:
+        """Delete a schedule. If its task runs, its worker first stops it; see `Schedule.delete`."""
+        from psched.client.verbs.ending import delete  # noqa: PLC0415
+
+        return delete(self.access, key)
+
+    def cancel(self, key: str) -> bool:
+        """Cancel a schedule, so that it never runs again; see `Schedule.cancel`."""
+        from psched.client.verbs.ending import Cancel  # noqa: PLC0415
+
+        return Cancel().apply(self.access, key)
+
+    def stop(self, key: str) -> bool:
+        """Stop the present run of a schedule, which then goes on; see `Schedule.stop`."""
+        from psched.client.verbs.ending import Stop  # noqa: PLC0415
+
+        return Stop().apply(self.access, key)
+
+    def force_finish(self, key: str) -> bool:
+        """Mark a schedule as finished, whatever its task has done; see `Schedule.force_finish`."""
+        from psched.client.verbs.ending import ForceFinish  # noqa: PLC0415
+
+        return ForceFinish().apply(self.access, key)
+
+    def requeue(self, key: str, run_at: When | None = None) -> None:
+        """Let an ended, quarantined or paused schedule run again; see `Schedule.requeue`."""
+        from psched.client.verbs.ending import Requeue  # noqa: PLC0415
+
+        Requeue(run_at).apply(self.access, key)
+
+    def pause(self, key: str, until: Until | None = None) -> bool:
+        """Pause a schedule, so that it does not run until it is resumed; see `Schedule.pause`."""
+        from psched.client.verbs.pausing import Pause  # noqa: PLC0415
+
+        return Pause(until).apply(self.access, key)
+
+    def resume(self, key: str, *, backfill: bool = False) -> None:
+        """Let a paused schedule run again; see `Schedule.resume`."""
+        from psched.client.verbs.pausing import Resume  # noqa: PLC0415
+
+        Resume(backfill).apply(self.access, key)
+
+    def pause_type(
+        self,
+        type: str,  # noqa: A002  # the table's word
+        until: Until | None = None,
+    ) -> PauseRule:
+        """Pause every schedule and task of a type, and those of the type that are added later.
+
+        No worker starts one of them from its next claim on. Running tasks go on. If the type is
+        paused already, the new end and the new note replace the former ones. The note is that of
+        `audited`.
+
+        Args:
+            type: the type.
+            until: when the pause ends, as in `Schedule.pause`; a local time is in the time zone of
+                the settings. None means not before `resume_type`.
+
+        Raises:
+            InvalidError: ``type`` is invalid; or ``until`` is invalid, or not in the future.
+            NotSupportedError: the store cannot pause types.
+        """
+        from psched.client.verbs.pausing import pause_type  # noqa: PLC0415
+
+        return pause_type(self.access, type, until)
+
+    def pause_all(self, until: Until | None = None) -> PauseRule:
+        """Pause every schedule and task, and those that are added later; see `pause_type`."""
+        from psched.client.verbs.pausing import pause_type  # noqa: PLC0415
+
+        return pause_type(self.access, None, until)
+
+    def resume_type(
+        self,
+        type: str,  # noqa: A002  # the table's word
+        *,
+        backfill: bool = False,
+    ) -> None:
+        """End the pause of a type.
+
+        Workers skip what fell due during the pause when they find it, and the run history says so.
+        A task that runs only once runs now if it was due. Occurrences that were due before the
+        pause run, too. Schedules of the type that were paused by their keys stay paused.
+
+        Args:
+            type: the type.
+            backfill: True to skip nothing: the setting ``catchup`` decides which of the missed
+                occurrences run.
+
+        Raises:
+            AlreadyExistsError: the type is not paused.
+            NotSupportedError: the store cannot pause types.
+        """
+        from psched.client.verbs.pausing import resume_type  # noqa: PLC0415
+
+        resume_type(self.access, type, backfill=backfill)
+
+    def resume_all(self, *, backfill: bool = False) -> None:
+        """End the pause of everything, see `resume_type`; paused types stay paused."""
+        from psched.client.verbs.pausing import resume_type  # noqa: PLC0415
+
+        resume_type(self.access, None, backfill=backfill)
+
+    def pauses(self) -> Sequence[PauseRule]:
+        """The pauses of types and of everything that hold now."""
+        store: object = self._store
+        rules = self._send(store.pause_rules) if isinstance(store, PausesTypes) else ()
+        if not rules:
+            return ()
+        now = self.now()
+        found = [rule for rule in rules if rule.holds(now)]
+        found.sort(key=lambda rule: (rule.type is not None, rule.type or "", rule.since))
+        return tuple(found)
+
+    def shown_as_paused(self) -> ShownAsPaused:
+        """Read the pauses once, and return a function that changes a row as people see it.
+
+        The function returns a waiting row of a paused type as if it were paused by its key.
+        """
+        rules = self.pauses()
+        return ShownAsPaused(rules, self._settings, self.now() if rules else 0)
+
+    def skip(self, key: str, number: int = 1, *, dry_run: bool = False) -> Rescheduled:
+        """Leave out the next occurrences of a schedule; see `Schedule.skip`."""
+        from psched.client.verbs.skipping import Skip  # noqa: PLC0415
+
+        verb = Skip(number)
+        return self._previewed(verb, key) if dry_run else verb.apply(self.access, key)
+
+    def _previewed(self, verb: Edit | Skip, key: str) -> Rescheduled:
+        return verb.preview(self.access, self._read(key))
+
+    def trigger(
+        self,
+        key: str,
+        data: Mapping[str, Any] | None = None,
+        *,
+        overlap: str = QUEUE,
+        run_at: When | None = None,
+    ) -> Schedule:
+        """Run a schedule now, beside its regular occurrences; see `Schedule.trigger`."""
+        from psched.client.verbs.extra_runs import Trigger  # noqa: PLC0415
+
+        return self[Trigger(data, overlap=overlap, run_at=run_at).apply(self.access, key)]
+
+    def backfill(
+        self,
+        key: str,
+        start: When,
+        end: When,
+        *,
+        rate: str | Stagger | None = None,
+        again: bool = False,
+        overlap: str = QUEUE,
+        dry_run: bool = False,
+        report: Callable[[Backfill], object] | None = None,
+    ) -> Backfill:
+        """Run the missed occurrences of a period; see `Schedule.backfill`.
+
+        Several calls can share the `Stagger` of a rate, so that their runs together become due at
+        this rate. After each part of the runs, ``report`` is called with what was done so far.
+        """
+        from psched.client.verbs.extra_runs import RunMissed  # noqa: PLC0415
+        from psched.core.operations.backfills import Stagger  # noqa: PLC0415
+
+        verb = RunMissed(
+            start,
+            end,
+            stagger=rate if isinstance(rate, Stagger) else Stagger(rate),
+            again=again,
+            overlap=overlap,
+            dry_run=dry_run,
+            report=report,
+        )
+        return verb.apply(self.access, key)
+
+    # --- leasing ----------------------------------------------------------------------------
 
     @cached_property
     def _poller(self) -> Poller:
-        from psched.client.poller import Poller  # noqa: PLC0415  # as in `CollectionChanges`
+        from psched.client.poller import Poller  # noqa: PLC0415
 
-        return Poller(
-            self._store,
-            self._settings,
-            waker=self._waker,
-            clock=self._clock,
-            draw_nonce=self._draw_nonce,
-            send=self._send,
-            schedules=self,
-        )
+        return Poller(self.access, self)
 
     def poll(self) -> Task | None:
         """Lease one due occurrence, if there is one.
@@ -493,8 +1121,18 @@ class ScheduleCollection(CollectionOfAlerts):
         """
         return self._poller.poll()
 
-    def _read(self, key: str) -> Row:
-        return self._send(lambda: read_row(self._store, key))
+
+def _known(
+    field: str, values: str | Iterable[str] | None, known: type[Outcome | Fate]
+) -> frozenset[str]:
+    chosen = chosen_texts(field, values)
+    if unknown := chosen - {*known}:
+        raise InvalidError(field, f"{min(unknown)!r} is unknown; choose from {', '.join(known)}")
+    return chosen
+
+
+def _has_failed(record: RunRecord) -> bool:
+    return record.outcome in FAILURES or record.fate in FAILED_FATES
 
 
 def preload() -> None:
@@ -502,10 +1140,8 @@ def preload() -> None:
 
     A worker does this, so that tasks, which are forked from it, need not.
     """
-    for name in (
-        *("poller", "selected", "operations.editing", "operations.extra_runs"),
-        *("operations.pausing", "operations.skipping", "operations.wanted"),
-    ):
+    verbs = ("verbs.editing", "verbs.ending", "verbs.extra_runs", "verbs.pausing", "verbs.skipping")
+    for name in ("poller", "selected", "waiting", *verbs):
         import_module(f"psched.client.{name}")
-    import_module("psched.core.preview")
-    import_module("psched.core.history.why.explain")
+    for name in ("history.why.explain", "output.output", "preview"):
+        import_module(f"psched.core.{name}")

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace as changed
 from functools import partial
@@ -12,7 +12,6 @@ from typing_extensions import override
 
 from psched.application.task import Holder, Task, assignment
 from psched.base import lease_times
-from psched.base.clock import Clock
 from psched.base.errors import (
     AlreadyFinishedError,
     InvalidError,
@@ -20,10 +19,8 @@ from psched.base.errors import (
     PschedError,
     TransientStoreError,
 )
-from psched.base.retry import Send
-from psched.client.lost_answers import LostAnswers
-from psched.client.operations.waking import Waker
-from psched.config import Config
+from psched.client.access import Access
+from psched.client.writing import LostAnswers
 from psched.core.columns import encode, payload_text
 from psched.core.definition import history_setting
 from psched.core.history.changes import Gap
@@ -32,13 +29,13 @@ from psched.core.history.recording import Recorder
 from psched.core.history.records import Attempt, Outcome, RunRecord
 from psched.core.history.store_clock import StoreClock
 from psched.core.model import Decision, Finish, Quarantine, Release, Retry, Row, Settlement
-from psched.core.operations.extra.overlap import Turns, unsupported, without_hold
 from psched.core.operations.extra_runs import needed_schedule
+from psched.core.operations.overlap import Turns, unsupported, without_hold
 from psched.core.operations.pauses import PauseReader
 from psched.core.policy import Run, after_claim, quarantine
 from psched.core.schedule import Schedules
 from psched.core.settling import Ending, Settler
-from psched.core.store_protocol import Claimed, HoldsSchedules, Settled, Store
+from psched.core.store_protocol import Claimed, HoldsSchedules, Settled
 
 Hold = Mapping[str, str]
 """One hold, as `HoldsSchedules.hold` gets it."""
@@ -48,38 +45,22 @@ class Poller:
     """Leases one occurrence at a time to this process, which runs the task itself.
 
     Args:
-        store: the store that contains the schedules.
-        settings: the installation's settings.
-        waker: wakes a worker when a row that was given back may be due.
-        clock: measures the leases.
-        draw_nonce: returns a new random text at each call.
-        send: sends a request to the store, again and again while the store is unavailable.
+        access: sends the requests, and wakes a worker when a row that was given back may be due.
         schedules: the value of `Task.schedules` for each task.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        settings: Config,
-        *,
-        waker: Waker,
-        clock: Clock,
-        draw_nonce: Callable[[], str],
-        send: Send,
-        schedules: Schedules,
-    ) -> None:
-        self.store = store
-        self.settings = settings
-        self.waker = waker
-        self.clock = clock
-        self.send = send
+    def __init__(self, access: Access, schedules: Schedules) -> None:
+        self.access = access
+        self.store = access.store
+        self.settings = access.settings
+        self.clock = access.clock
+        self.send = access.send
         self.schedules = schedules
-        self.shortest = lease_times.shortest_alive_time(settings.driver_timeout)
-        self._draw_nonce = draw_nonce
-        self._pauses = PauseReader(store)
+        self.shortest = lease_times.shortest_alive_time(self.settings.driver_timeout)
+        self._pauses = PauseReader(self.store)
         self._turns = Turns()
         self.recorder = Recorder(
-            host=socket.gethostname(), generation=None, clock=StoreClock(clock)
+            host=socket.gethostname(), generation=None, clock=StoreClock(self.clock)
         )
 
     def poll(self) -> Task | None:
@@ -191,7 +172,7 @@ class Poller:
         store, key = self.store, needed[0]
         if not isinstance(store, HoldsSchedules):
             return quarantine(row, unsupported(key))
-        hold = {key: self._draw_nonce()}
+        hold = {key: self.access.draw_nonce()}
         if self.send(partial(self.hold, store, hold, self.lease_time(row))):
             return hold
         found = self.send(partial(self.store.look, [key])).get(key)
@@ -203,7 +184,7 @@ class Poller:
         return bool(store.hold(hold, alive_time=self.settings.alive_time, shortest=length))
 
     def _claim(self) -> Claimed:
-        owner = self._draw_nonce()
+        owner = self.access.draw_nonce()
         lost = LostAnswers[str]()
         claim = partial(
             self.store.claim,
@@ -284,7 +265,7 @@ class _CallersLease(Holder):
         self._settled = True
         if row.cron is not None or not isinstance(decision, Finish):
             # The row may be due again: it was given back, or its schedule is behind.
-            poller.waker.wake()
+            poller.access.wake()
 
     @override
     def extend(self) -> None:

@@ -1,70 +1,116 @@
 """Changes many schedules: those that a selection finds, one after the other."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from dataclasses import replace as changed
-from typing import TYPE_CHECKING, Any, Unpack
+from functools import partial
+from math import inf
+from typing import Any, TypedDict, Unpack
 
-from psched.client.operations.many import Confirm, Manner, ManyChanged, Outcome, Report, change_many
-from psched.client.operations.pausing import CAN_BE_PAUSED, CAN_BE_RESUMED, Pauser
-from psched.client.operations.skipping import CAN_BE_SKIPPED, Skipper
-from psched.client.writer import CAN_BE_REQUEUED, Condition, Writer
-from psched.core.model import (
-    BEING_DELETED,
-    CANCELLED,
-    ENDED,
-    FINISHED,
-    MIGRATING,
-    PAUSED,
-    RUNNING,
-    STOPPING,
-    WAITING,
-    Row,
+from psched.base.clock import Clock
+from psched.base.errors import (
+    AlreadyExistsError,
+    AlreadyFinishedError,
+    InvalidError,
+    NotFoundError,
+    ScheduleError,
 )
-from psched.core.operations.backfills import Backfill, Stagger, check_backfill_overlap
-from psched.core.operations.changes.skipping import check_count
-from psched.core.operations.extra_runs import QUEUE, check_overlap
+from psched.base.quantities import RATES, as_rate
+from psched.client.access import Access
+from psched.client.arguments import stored_key
+from psched.client.finding import find, is_pattern, matches
+from psched.client.verbs import Verb
+from psched.client.verbs.editing import Decide, Edit
+from psched.client.verbs.ending import Cancel, ForceFinish, Requeue, Stop
+from psched.client.verbs.extra_runs import RunMissed, Trigger
+from psched.client.verbs.pausing import Pause, Resume
+from psched.client.verbs.skipping import Skip
+from psched.client.writing import ChangedMeanwhileError
+from psched.core.arguments.fields import Changes
+from psched.core.declare import When
+from psched.core.model import Row
+from psched.core.operations.backfills import Backfill, Stagger
+from psched.core.operations.extra_runs import QUEUE, schedule_of
+from psched.core.operations.rescheduled import Rescheduled
+from psched.core.schedule import Schedules
 from psched.core.schedule_metadata import ScheduleMetadata
-from psched.core.selection import STATES
+from psched.core.selection import chosen_texts, selection_of
 from psched.core.shorthands import Until, instant
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+_CHANGED_MEANWHILE = (
+    AlreadyExistsError,
+    AlreadyFinishedError,
+    ChangedMeanwhileError,
+    NotFoundError,
+)
+"""The errors about a schedule that somebody has changed since the selection was read."""
 
-    from psched.base.clock import Clock
-    from psched.client.operations.editing import Decide, Editor
-    from psched.client.operations.extra_runs import ExtraRuns
-    from psched.client.operations.wanted import Wanted
-    from psched.core.arguments.fields import Changes
-    from psched.core.declare import When
-    from psched.core.operations.changes.rescheduled import Rescheduled
-    from psched.core.schedule import Schedules
+Outcome = bool | str | Rescheduled | ScheduleError | InvalidError
+"""What became of a schedule: whether it was changed, False if its worker will do it; the key of the
+extra run that was triggered; how the schedule runs before and after the change; or the error."""
 
-CAN_BE_TRIGGERED = frozenset({WAITING, RUNNING, PAUSED, STOPPING})
-"""The statuses of schedules of which there can be extra runs."""
+Report = Callable[[str, Outcome], object]
+"""Is called after each change, with the key and the outcome."""
 
-CAN_BE_EDITED = STATES - {*BEING_DELETED, MIGRATING}
-"""The statuses of schedules that can be edited."""
+Confirm = Callable[[Sequence[str]], bool]
+"""Is called with the keys of all selected schedules before the first change. If it returns False,
+nothing is changed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Changers:
-    """What changes the schedules of one store.
+class ManyChanged:
+    """What became of selected schedules.
 
     Attributes:
-        writer: changes their definitions and statuses.
-        pauser: pauses and resumes them.
-        extra_runs: adds extra runs.
-        skipper: leaves out occurrences.
-        editor: changes definitions, and says what that does.
+        changed: the keys of those that were changed; with ``dry_run``, that would be.
+        marked: those of them whose task runs; they are changed when it has ended.
+        skipped: why others were not changed, by key: somebody else has changed or deleted them
+            after the selection was read.
+        failed: why others could not be changed, by key: they are invalid.
+        extra_runs: the extra run of each schedule that was triggered, by the schedule's key.
+        backfills: what was done for each schedule that was backfilled, by the schedule's key.
+        rescheduled: how each schedule that was skipped or edited runs before and after that, by the
+            schedule's key; also with ``dry_run``.
     """
 
-    writer: Writer
-    pauser: Pauser
-    extra_runs: ExtraRuns
-    skipper: Skipper
-    editor: Editor
+    changed: list[str] = field(default_factory=list)
+    marked: set[str] = field(default_factory=set)
+    skipped: dict[str, ScheduleError] = field(default_factory=dict)
+    failed: dict[str, InvalidError] = field(default_factory=dict)
+    extra_runs: dict[str, str] = field(default_factory=dict)
+    backfills: dict[str, Backfill] = field(default_factory=dict)
+    rescheduled: dict[str, Rescheduled] = field(default_factory=dict)
+
+    def note(self, key: str, change: Callable[[], Outcome | Backfill]) -> Outcome:
+        """Change a schedule by a call; note and return what became of it."""
+        try:
+            outcome = change()
+        except _CHANGED_MEANWHILE as error:
+            self.skipped[key] = error
+            return error
+        except InvalidError as error:
+            self.failed[key] = error
+            return error
+        self.changed.append(key)
+        if isinstance(outcome, Backfill):
+            self.backfills[key] = outcome
+            return True
+        if isinstance(outcome, str):
+            self.extra_runs[key] = outcome
+        elif isinstance(outcome, Rescheduled):
+            self.rescheduled[key] = outcome
+        elif outcome is False:
+            self.marked.add(key)
+        return outcome
+
+
+class Manner(TypedDict, total=False):
+    """How selected schedules are changed; see `SelectedSchedules.requeue`."""
+
+    rate: str | None
+    dry_run: bool
+    report: Report | None
+    confirm: Confirm | None
 
 
 class SelectedSchedules:
@@ -79,31 +125,19 @@ class SelectedSchedules:
 
     Args:
         schedules: reads the schedules.
-        changers: change them.
+        access: changes them.
         wanted: the conditions.
-        clock: measures the rate.
     """
 
-    def __init__(
-        self, schedules: Schedules, changers: Changers, wanted: Wanted, clock: Clock
-    ) -> None:
+    def __init__(self, schedules: Schedules, access: Access, wanted: "Wanted") -> None:
         self._schedules = schedules
-        self._changers = changers
+        self._access = access
         self._wanted = wanted
-        self._clock = clock
 
     def __iter__(self) -> Iterator[ScheduleMetadata]:
         return map(ScheduleMetadata, self._wanted.rows(self._schedules))
 
-    def requeue(
-        self,
-        run_at: When | None = None,
-        *,
-        rate: str | None = None,
-        dry_run: bool = False,
-        report: Report | None = None,
-        confirm: Confirm | None = None,
-    ) -> ManyChanged:
+    def requeue(self, run_at: When | None = None, **manner: Unpack[Manner]) -> ManyChanged:
         """Let those that have failed or expired, or were quarantined or paused, run again.
 
         Those that have finished or were cancelled run again only if their status is a condition.
@@ -120,57 +154,23 @@ class SelectedSchedules:
             InvalidError: ``run_at`` or ``rate`` is invalid, or a status was selected that cannot be
                 requeued.
         """
-        if run_at is not None:
-            run_at = instant("run_at", run_at)
-        wanted = self._wanted.among(CAN_BE_REQUEUED, "requeued", unless_named={FINISHED, CANCELLED})
+        run_at = None if run_at is None else instant("run_at", run_at)
+        return self.change(Requeue(run_at), **manner)
 
-        def requeue(key: str, only_if: Condition) -> bool:
-            self._changers.writer.requeue(key, run_at, only_if)
-            return True
-
-        return self._change(wanted, requeue, Manner(rate, dry_run, report, confirm))
-
-    def cancel(
-        self,
-        *,
-        rate: str | None = None,
-        dry_run: bool = False,
-        report: Report | None = None,
-        confirm: Confirm | None = None,
-    ) -> ManyChanged:
+    def cancel(self, **manner: Unpack[Manner]) -> ManyChanged:
         """Cancel those that have not ended. The arguments and errors are those of `requeue`."""
-        wanted = self._wanted.among(STATES - ENDED, "cancelled")
-        cancel = self._changers.writer.cancel
-        return self._change(wanted, cancel, Manner(rate, dry_run, report, confirm))
+        return self.change(Cancel(), **manner)
 
-    def stop(
-        self,
-        *,
-        rate: str | None = None,
-        dry_run: bool = False,
-        report: Report | None = None,
-        confirm: Confirm | None = None,
-    ) -> ManyChanged:
+    def stop(self, **manner: Unpack[Manner]) -> ManyChanged:
         """Stop the present runs of those that run; see `Schedule.stop`.
 
         Those that were paused meanwhile are left out. The arguments and errors are as in `requeue`.
         """
-        wanted = self._wanted.among(frozenset({RUNNING}), "stopped")
-        stop = self._changers.pauser.stop
-        return self._change(wanted, stop, Manner(rate, dry_run, report, confirm))
+        return self.change(Stop(), **manner)
 
-    def force_finish(
-        self,
-        *,
-        rate: str | None = None,
-        dry_run: bool = False,
-        report: Report | None = None,
-        confirm: Confirm | None = None,
-    ) -> ManyChanged:
+    def force_finish(self, **manner: Unpack[Manner]) -> ManyChanged:
         """Make those finished that have not ended. The arguments and errors are as in `requeue`."""
-        wanted = self._wanted.among(STATES - ENDED, "finished")
-        finish = self._changers.writer.force_finish
-        return self._change(wanted, finish, Manner(rate, dry_run, report, confirm))
+        return self.change(ForceFinish(), **manner)
 
     def trigger(
         self,
@@ -178,10 +178,7 @@ class SelectedSchedules:
         *,
         overlap: str = QUEUE,
         run_at: When | None = None,
-        rate: str | None = None,
-        dry_run: bool = False,
-        report: Report | None = None,
-        confirm: Confirm | None = None,
+        **manner: Unpack[Manner],
     ) -> ManyChanged:
         """Run those that have not ended now, once each, beside their regular occurrences.
 
@@ -196,17 +193,7 @@ class SelectedSchedules:
                 extra run.
             NotSupportedError: the store cannot do it.
         """
-        check_overlap(overlap)
-        if run_at is not None:
-            run_at = instant("run_at", run_at)
-        wanted = changed(self._wanted.among(CAN_BE_TRIGGERED, "triggered"), extra_runs=False)
-
-        def trigger(key: str, only_if: Condition) -> str:
-            return self._changers.extra_runs.trigger(
-                key, data, overlap=overlap, run_at=run_at, only_if=only_if
-            )
-
-        return self._change(wanted, trigger, Manner(rate, dry_run, report, confirm))
+        return self.change(Trigger(data, overlap=overlap, run_at=run_at), **manner)
 
     def backfill(
         self,
@@ -232,26 +219,15 @@ class SelectedSchedules:
                 extra run.
             NotSupportedError: the store cannot do it.
         """
-        stagger = Stagger(rate)
-        check_backfill_overlap(overlap, stagger)
-        start, end = instant("start", start), instant("end", end)
-        backfills: dict[str, Backfill] = {}
-
-        def backfill(key: str, only_if: Condition) -> bool:
-            backfills[key] = self._changers.extra_runs.backfill(
-                key,
-                start,
-                end,
-                stagger=stagger,
-                again=again,
-                overlap=overlap,
-                dry_run=dry_run,
-                only_if=only_if,
-            )
-            return True
-
-        manner = Manner(None, dry_run=False, report=report, confirm=None if dry_run else confirm)
-        return changed(self._change(self._missed(), backfill, manner), backfills=backfills)
+        verb = RunMissed(
+            start,
+            end,
+            stagger=Stagger(rate),
+            again=again,
+            overlap=overlap,
+            dry_run=dry_run,
+        )
+        return self.change(verb, report=report, confirm=None if dry_run else confirm)
 
     def to_backfill(self) -> Iterator[ScheduleMetadata]:
         """Read those that `backfill` chooses.
@@ -259,17 +235,9 @@ class SelectedSchedules:
         Raises:
             InvalidError: a status was selected of which there can be no extra run.
         """
-        return map(ScheduleMetadata, self._missed().rows(self._schedules))
+        return map(ScheduleMetadata, self._wanted.for_verb(RunMissed).rows(self._schedules))
 
-    def pause(
-        self,
-        until: Until | None = None,
-        *,
-        rate: str | None = None,
-        dry_run: bool = False,
-        report: Report | None = None,
-        confirm: Confirm | None = None,
-    ) -> ManyChanged:
+    def pause(self, until: Until | None = None, **manner: Unpack[Manner]) -> ManyChanged:
         """Pause those that wait, run, or are paused already; see `Schedule.pause`.
 
         If ``until`` is invalid, each schedule is in `ManyChanged.failed`. The other arguments are
@@ -278,43 +246,16 @@ class SelectedSchedules:
         Raises:
             InvalidError: ``rate`` is invalid, or a status was selected that cannot be paused.
         """
-        wanted = self._wanted.among(CAN_BE_PAUSED, "paused")
+        return self.change(Pause(until), **manner)
 
-        def pause(key: str, only_if: Condition) -> bool:
-            return self._changers.pauser.pause(key, until, only_if)
-
-        return self._change(wanted, pause, Manner(rate, dry_run, report, confirm))
-
-    def resume(
-        self,
-        *,
-        backfill: bool = False,
-        rate: str | None = None,
-        dry_run: bool = False,
-        report: Report | None = None,
-        confirm: Confirm | None = None,
-    ) -> ManyChanged:
+    def resume(self, *, backfill: bool = False, **manner: Unpack[Manner]) -> ManyChanged:
         """Let those that are paused run again; see `Schedule.resume`.
 
         The other arguments and errors are those of `requeue`.
         """
-        wanted = self._wanted.among(CAN_BE_RESUMED, "resumed")
+        return self.change(Resume(backfill), **manner)
 
-        def resume(key: str, only_if: Condition) -> bool:
-            self._changers.pauser.resume(key, backfill=backfill, only_if=only_if)
-            return True
-
-        return self._change(wanted, resume, Manner(rate, dry_run, report, confirm))
-
-    def skip(
-        self,
-        number: int = 1,
-        *,
-        rate: str | None = None,
-        dry_run: bool = False,
-        report: Report | None = None,
-        confirm: Confirm | None = None,
-    ) -> ManyChanged:
+    def skip(self, number: int = 1, **manner: Unpack[Manner]) -> ManyChanged:
         """Leave out the next occurrences of those that have a trigger and have not ended.
 
         ``rescheduled`` of the result says what was skipped; those that run now are among the
@@ -323,15 +264,7 @@ class SelectedSchedules:
         Raises:
             InvalidError: a value is invalid, or a status was selected that cannot be skipped.
         """
-        check_count(number)
-        skipper = self._changers.skipper
-        wanted = changed(self._wanted.among(CAN_BE_SKIPPED, "skipped"), one_shots=False)
-
-        def skip(key: str, only_if: Condition) -> Rescheduled:
-            return skipper.skip(key, number, dry_run=False, only_if=only_if)
-
-        manner = Manner(rate, dry_run, report, confirm)
-        return self._change(wanted, skip, manner, lambda row: skipper.preview(row, number))
+        return self.change(Skip(number), **manner)
 
     def edit(
         self,
@@ -354,27 +287,155 @@ class SelectedSchedules:
         Raises:
             InvalidError: the rate is invalid, or a status was selected that cannot be edited.
         """
-        editor, decides = self._changers.editor, decide or (lambda _: changes)
-        wanted = self._wanted.among(CAN_BE_EDITED, "edited", unless_named={FINISHED, CANCELLED})
-        wanted = changed(wanted, extra_runs=False)
+        verb = Edit(decide or (lambda _: changes))
+        return self.change(verb, rate=rate, dry_run=dry_run, report=report, confirm=confirm)
 
-        def edit(key: str, only_if: Condition) -> Rescheduled:
-            return editor.edit(key, decides, dry_run=False, only_if=only_if)
-
-        manner = Manner(rate, dry_run, report, confirm)
-        return self._change(wanted, edit, manner, lambda row: editor.preview(row, decides))
-
-    def _missed(self) -> Wanted:
-        wanted = self._wanted.among(CAN_BE_TRIGGERED, "backfilled")
-        return changed(wanted, extra_runs=False, one_shots=False)
-
-    def _change(
+    def change(
         self,
-        wanted: Wanted,
-        change: Callable[[str, Condition], Outcome],
-        manner: Manner,
-        preview: Callable[[Row], Outcome] | None = None,
+        verb: Verb[Outcome | Backfill],
+        *,
+        rate: str | None = None,
+        dry_run: bool = False,
+        report: Report | None = None,
+        confirm: Confirm | None = None,
     ) -> ManyChanged:
-        return change_many(
-            self._schedules, wanted, change, manner, clock=self._clock, preview=preview
+        """Do something with those with which it can be done; the arguments are as in `requeue`."""
+        wanted = self._wanted.for_verb(type(verb))
+        pace, result = Pace(rate, self._access.clock), ManyChanged()
+        rows = wanted.rows(self._schedules)
+        if dry_run:
+            for row in rows:
+                result.note(row.key, partial(verb.preview, self._access, row))
+            return result
+        # All keys are read first, because the changes would change what is read next.
+        keys = [row.key for row in rows]
+        if confirm is not None and not confirm(keys):
+            return result
+        for key in keys:
+            pace.wait()
+            outcome = result.note(key, partial(verb.apply, self._access, key, wanted.has))
+            if report is not None:
+                report(key, outcome)
+        return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The conditions of a selection; each one that is empty or None is fulfilled by every row.
+
+    Attributes:
+        keys: keys or patterns, one of which the key must match.
+        statuses: values of `Row.state`.
+        types: the types.
+        labels: the labels.
+        reason: a pattern for the column ``reason``, in which capital and small letters are equal;
+            without a wildcard, a part of the text.
+        extra_runs: whether the row of an extra run fulfils the conditions, too.
+        one_shots: whether the row of a schedule that runs only once does, too.
+    """
+
+    keys: Sequence[str] = ()
+    statuses: frozenset[str] = frozenset()
+    types: frozenset[str] = frozenset()
+    labels: frozenset[str] = frozenset()
+    reason: str | None = None
+    extra_runs: bool = True
+    one_shots: bool = True
+
+    def for_verb(self, verb: type[Verb[Any]]) -> "Wanted":
+        """Return these conditions, limited to rows with which the verb can be done."""
+        if others := self.statuses - verb.states:
+            known = ", ".join(sorted(verb.states))
+            text = f"{min(others)!r} cannot be {verb.done}; choose from {known}"
+            raise InvalidError("status", text)
+        return changed(
+            self,
+            statuses=self.statuses or verb.states - verb.unless_named,
+            extra_runs=verb.takes_extra_runs,
+            one_shots=verb.takes_one_shots,
         )
+
+    def has(self, row: Row) -> bool:
+        """Whether a row fulfils the conditions; its key is not compared."""
+        return (
+            (not self.statuses or row.state in self.statuses)
+            and (not self.types or row.type in self.types)
+            and (not self.labels or row.label in self.labels)
+            and (self.reason is None or _contains(row.reason or "", self.reason))
+            and (self.extra_runs or schedule_of(row.key) is None)
+            and (self.one_shots or row.cron is not None)
+        )
+
+    def rows(self, schedules: Schedules) -> Iterator[Row]:
+        """Read the rows that fulfil all conditions."""
+        named = schedules.read_many(self.keys) if self.keys else {}
+        yield from filter(self.has, (named[key].row for key in self.keys if key in named))
+        # A key can contain an asterisk. If it exists, it is no pattern.
+        patterns = [key for key in self.keys if key not in named and is_pattern(key)]
+        if self.keys and not patterns:
+            return
+        conditions = {
+            "status": self.statuses or None,
+            "type": self.types or None,
+            "label": self.labels or None,
+        }
+        found = find(schedules, patterns, conditions, order="key")
+        yield from (row for row in found if row.key not in named and self.has(row))
+
+
+def _contains(text: str, pattern: str) -> bool:
+    """Whether a text matches a pattern, or contains it if it has no wildcard."""
+    return matches(text.lower(), (pattern if is_pattern(pattern) else f"*{pattern}*").lower())
+
+
+def wanted_of(
+    keys: Sequence[str],
+    status: str | Iterable[str] | None,
+    type_: str | Iterable[str] | None,
+    label: str | Iterable[str] | None,
+    reason: str | None,
+    *,
+    every: bool,
+) -> Wanted:
+    """Check the arguments of `psched.ScheduleCollection.select`."""
+    selection = selection_of(status, type_, label)
+    chosen_texts("keys", keys or None)
+    chosen_texts("reason", reason)
+    if reason == "":
+        raise InvalidError("reason", "must not be empty")
+    if not (every or keys or not selection.selects_all or reason):
+        raise InvalidError("keys", "name keys or a condition, or pass every=True")
+    return Wanted(
+        keys=[*dict.fromkeys(map(stored_key, keys))],
+        statuses=selection.statuses,
+        types=selection.types,
+        labels=selection.labels,
+        reason=reason,
+    )
+
+
+class Pace:
+    """Limits how many changes are made in a time.
+
+    Args:
+        rate: the most changes in a time, such as ``"10/s"``; None means no limit.
+        clock: measures the time, and sleeps.
+
+    Raises:
+        InvalidError: the rate is invalid.
+    """
+
+    def __init__(self, rate: str | None, clock: Clock) -> None:
+        per_second = inf if rate is None else as_rate(rate)
+        if per_second is None:
+            raise InvalidError("rate", f"must be a number per time ({RATES}), not {rate!r}")
+        self.pause = 1 / per_second
+        self._clock = clock
+        self._next = -inf
+
+    def wait(self) -> None:
+        """Wait until the next change may be made."""
+        now = self._clock.monotonic()
+        if self._next > now:
+            self._clock.sleep(self._next - now)
+        self._next = max(self._next, now) + self.pause

@@ -3,14 +3,11 @@
 from collections.abc import Callable
 from math import isnan
 
-from psched.base.clock import Clock
 from psched.base.errors import InvalidError, NotFoundError, TransientStoreError
 from psched.base.quantities import DURATIONS, Duration, as_seconds
-from psched.base.retry import Send
 from psched.base.texts import brief
-from psched.client.writer import read_row
+from psched.client.access import Access, read_row
 from psched.core.model import ENDED, QUARANTINED, Row
-from psched.core.store_protocol import Store
 
 # The pauses between two reads; each pause is twice as long as the last.
 _FIRST_PAUSE = 0.05
@@ -34,18 +31,15 @@ def longest_wait(timeout: Duration | None) -> float | None:
 
 
 def wait_for_end(
-    store: Store,
+    access: Access,
     key: str,
     timeout: float | None,
-    *,
-    clock: Clock,
-    send: Send,
     look: Callable[[Row], object] | None = None,
 ) -> Row:
     """Wait until a schedule that runs only once has ended; see `Schedule.wait`."""
-    give_up_at = None if timeout is None else clock.monotonic() + timeout
+    give_up_at = None if timeout is None else access.clock.monotonic() + timeout
     pause = _FIRST_PAUSE
-    row = send(lambda: read_row(store, key))
+    row = access.read(key)
     while True:
         # A row with an owner has not ended, whatever its status: its task is still running, and
         # somebody has set the status by plain SQL.
@@ -58,14 +52,14 @@ def wait_for_end(
         if look is not None:
             look(row)
         if give_up_at is not None:
-            left = give_up_at - clock.monotonic()
+            left = give_up_at - access.clock.monotonic()
             if left <= 0:
                 raise TimeoutError(f"{key!r} is still {row.state}")
             pause = min(pause, left)
-        clock.sleep(pause)
+        access.clock.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
         try:
-            row = read_row(store, key)
+            row = read_row(access.store, key)
         except TransientStoreError:
             continue  # the wait goes on, because the task can end while the store is down
         except NotFoundError:

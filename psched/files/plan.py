@@ -9,8 +9,8 @@ from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.core.declare import FIELDS, TIMES, describe
 from psched.core.model import BEING_DELETED, DEFAULT_TYPE, MIGRATING, Row
-from psched.core.operations.changes.rescheduled import fields_of, is_same
 from psched.core.operations.extra_runs import schedule_of
+from psched.core.operations.rescheduled import fields_of, is_same
 
 _REPEATING = frozenset({"cron", "every", "trigger"})
 """The fields that make a schedule repeat; one of them is enough."""

@@ -16,8 +16,8 @@ from psched.application.dispatch import Dispatch, Routes, check_handler
 from psched.application.function import TaskFunction, check_options
 from psched.application.task import Task
 from psched.base.errors import InvalidError, LoadError
+from psched.client.arguments import fields_of_push, naming_arguments
 from psched.client.collection import ScheduleCollection
-from psched.client.push_arguments import fields_of_push, naming_arguments
 from psched.config import Config, from_mapping
 from psched.core.arguments.fields import FunctionOptions
 from psched.core.arguments.settings import Settings

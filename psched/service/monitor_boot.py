@@ -11,7 +11,7 @@ from psched.app import CLOCK, hint_of, make_store
 from psched.base.errors import ConfigError
 from psched.base.fault_log import FaultLog
 from psched.base.log import Log, log_uncaught
-from psched.client.operations.waking import NOTIFY
+from psched.client.access import NOTIFY
 from psched.config import Config, withhold
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.master.generation_spec import BAD_CONFIG

@@ -1,6 +1,7 @@
 """Tests of pauses in Python: schedules[key].pause(), resume(), and those of a selection."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -16,7 +17,8 @@ from psched.base.errors import (
 )
 from psched.client.author import Author
 from psched.client.collection import ScheduleCollection
-from psched.client.operations.pausing import Pauser
+from psched.client.verbs.ending import Stop
+from psched.client.verbs.pausing import Pause, Resume
 from psched.config import from_mapping
 from psched.core.store_protocol import ReplacesAndRecords
 from support.stores import make_store
@@ -137,11 +139,10 @@ class TestPause:
 
     def test_a_store_without_statuses_is_refused(self, schedules, settings):
         own = from_mapping({"url": "sqlite:///unused.db", "type": "rdb_compat", "table": "t"})
-        pauser = Pauser(schedules._store, own, schedules.auditor, schedules._writer, str)
-        with pytest.raises(NotSupportedError, match="rdb_compat keeps no status"):
-            pauser.pause("k", None)
-        with pytest.raises(NotSupportedError, match="rdb_compat keeps no status"):
-            pauser.resume("k", backfill=False)
+        access = replace(schedules.access, settings=own)
+        for verb in (Pause(), Resume(), Stop()):
+            with pytest.raises(NotSupportedError, match="rdb_compat keeps no status"):
+                verb.apply(access, "k")
         assert settings.type != "rdb_compat"
 
 

@@ -1,4 +1,4 @@
-"""Tests of psched.core.operations.changes.skipping."""
+"""Tests of psched.core.operations.skipping."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 from psched.base.errors import AlreadyExistsError, AlreadyFinishedError, InvalidError, NotFoundError
 from psched.config import from_mapping
 from psched.core.model import Row
-from psched.core.operations.changes.skipping import reason_of, skip
+from psched.core.operations.skipping import reason_of, skip
 
 HOUR = 3600
 NOW = 1_000_000 * HOUR

@@ -25,7 +25,7 @@ from psched.client.selected import SelectedSchedules
 from psched.config import OVERRIDES, Config
 from psched.core.declare import TRIGGER_FIELDS
 from psched.core.history.redaction import Redaction
-from psched.core.operations.changes.rescheduled import Rescheduled
+from psched.core.operations.rescheduled import Rescheduled
 from psched.triggers.zone import find_zone
 
 _REMOVABLE = ("timezone", "alive_time", "label", "note", *OVERRIDES)

@@ -18,11 +18,11 @@ from psched.base.errors import ConfigError, InvalidError, PschedError
 from psched.base.texts import visible
 from psched.cli.output import are_terminals
 from psched.client.collection import ScheduleCollection
-from psched.client.writer import ChangedMeanwhileError
+from psched.client.writing import ChangedMeanwhileError
 from psched.config import Config
 from psched.core.history.changes import who
 from psched.core.model import Row
-from psched.core.operations.changes.rescheduled import Rescheduled, changes_of
+from psched.core.operations.rescheduled import Rescheduled, changes_of
 from psched.files.document import Reader
 from psched.files.export import document_of
 from psched.files.plan import differences

@@ -7,10 +7,10 @@ from typing import Any
 from psched.base.texts import cut, visible
 from psched.cli.output import one_line
 from psched.cli.time_format import format_span, format_time, local_times
-from psched.client.operations.many import Outcome
+from psched.client.selected import Outcome
 from psched.core.history.redaction import Redaction
 from psched.core.model import PAUSED
-from psched.core.operations.changes.rescheduled import Rescheduled
+from psched.core.operations.rescheduled import Rescheduled
 from psched.core.preview import UpcomingTime
 
 _LONGEST = 200

@@ -15,8 +15,8 @@ from psched.cli.schedules.chosen import Chosen, Verb, change_chosen, choosing
 from psched.client.collection import ScheduleCollection
 from psched.client.selected import SelectedSchedules
 from psched.core.history.redaction import Redaction
-from psched.core.operations.changes.rescheduled import Rescheduled
-from psched.core.operations.changes.skipping import MOST
+from psched.core.operations.rescheduled import Rescheduled
+from psched.core.operations.skipping import MOST
 
 
 @click.command()

@@ -16,7 +16,7 @@ from psched.cli.schedules.chosen import Chosen, Verb, change_chosen, choosing
 from psched.cli.time_format import parse_time
 from psched.client.collection import ScheduleCollection
 from psched.client.selected import SelectedSchedules
-from psched.client.writer import check_requeue
+from psched.client.verbs.ending import Requeue
 
 _STOP = Verb(
     "stop",
@@ -147,7 +147,7 @@ def requeue(
 
     def preview_one(schedules: ScheduleCollection, key: str) -> None:
         # A selection would leave out what is finished or cancelled.
-        check_requeue(schedules[key].metadata().row)
+        Requeue().preview(schedules.access, schedules[key].metadata().row)
 
     many = partial(SelectedSchedules.requeue, run_at=run_at)
     verb = Verb("requeue", "requeued", requeue_one, many, preview_one=preview_one)

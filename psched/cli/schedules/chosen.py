@@ -19,10 +19,9 @@ from psched.cli.time_format import local_times
 from psched.client.arguments import stored_key
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import is_pattern
-from psched.client.operations.many import ManyChanged, Outcome, Pace
-from psched.client.selected import SelectedSchedules
+from psched.client.selected import ManyChanged, Outcome, Pace, SelectedSchedules
 from psched.core.model import RUNS_NO_MORE
-from psched.core.operations.changes.rescheduled import Rescheduled
+from psched.core.operations.rescheduled import Rescheduled
 from psched.core.selection import STATES
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -37,7 +37,7 @@ from psched.contrib.crontab.origin import Known, Origin, Source, some
 from psched.contrib.crontab.service_user import ServiceUser
 from psched.contrib.crontab.shell_command import slug
 from psched.core.model import BEING_DELETED, Row
-from psched.core.operations.changes.rescheduled import fields_of
+from psched.core.operations.rescheduled import fields_of
 from psched.files.apply import read_all
 from psched.files.document import Document, Reader, Track
 from psched.files.export import to_yaml

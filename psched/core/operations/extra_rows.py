@@ -8,7 +8,6 @@ schedule with a trigger does not expire either.
 from collections.abc import Mapping
 from dataclasses import replace as changed
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import Any
 
 from psched.base import payload
@@ -19,27 +18,13 @@ from psched.core.declare import derive
 from psched.core.definition import parse_row
 from psched.core.model import BEING_DELETED, ENDING, MIGRATING, QUARANTINED, Row
 from psched.core.operations.extra_runs import (
-    ID_LENGTH,
     OVERLAP_OPTION,
     SCHEDULE_OPTION,
     extra_key,
     schedule_of,
 )
 
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-_TIME_LENGTH = 9
-"""The digits of a time in milliseconds, which are enough until the year 5188."""
-
 _ID_OF_INSTANT = "%Y%m%dT%H%M%SZ"
-
-
-def random_id(now: float, nonce: str, *, length: int = ID_LENGTH) -> str:
-    """An identifier, such as that of an extra run that somebody has triggered.
-
-    Identifiers are sorted by the time at which they were made.
-    """
-    random = int.from_bytes(sha256(nonce.encode()).digest())
-    return _in_digits(int(now * 1000), _TIME_LENGTH) + _in_digits(random, length - _TIME_LENGTH)
 
 
 def id_of_instant(instant: int) -> str:
@@ -101,11 +86,3 @@ def extra_row(
         next_time=scheduled_time,
         next_run_time=run_at,
     )
-
-
-def _in_digits(number: int, length: int) -> str:
-    digits = ""
-    for _ in range(length):
-        number, digit = divmod(number, len(_DIGITS))
-        digits = _DIGITS[digit] + digits
-    return digits

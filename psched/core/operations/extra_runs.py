@@ -11,6 +11,7 @@ row changes as if nothing ran: see `psched.core.store_protocol.HoldsSchedules`.
 """
 
 import re
+from hashlib import sha256
 
 from psched.base.errors import InvalidError
 from psched.core.columns import NAME_LENGTH, parse_options
@@ -31,6 +32,10 @@ OVERLAP_OPTION = "overlap"
 
 ID_LENGTH = 16
 
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_TIME_LENGTH = 9
+"""The digits of a time in milliseconds, which are enough until the year 5188."""
+
 _KEY = re.compile(rf"(?P<schedule>.+)!(?P<id>[0-9A-Za-z]{{{ID_LENGTH}}})", re.DOTALL)
 
 
@@ -47,6 +52,23 @@ def extra_key(key: str, id_: str) -> str:
 def prefix_of_extra_runs(key: str) -> str:
     """The beginning of the keys of all extra runs of a schedule; other keys can have it, too."""
     return f"{key}!"
+
+
+def random_id(now: float, nonce: str, *, length: int = ID_LENGTH) -> str:
+    """An identifier, such as that of an extra run that somebody has triggered.
+
+    Identifiers are sorted by the time at which they were made.
+    """
+    random = int.from_bytes(sha256(nonce.encode()).digest())
+    return _in_digits(int(now * 1000), _TIME_LENGTH) + _in_digits(random, length - _TIME_LENGTH)
+
+
+def _in_digits(number: int, length: int) -> str:
+    digits = ""
+    for _ in range(length):
+        number, digit = divmod(number, len(_DIGITS))
+        digits = _DIGITS[digit] + digits
+    return digits
 
 
 def schedule_of(key: str) -> str | None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from psched.core.declare import When
     from psched.core.model import Row
     from psched.core.operations.backfills import Backfill
-    from psched.core.operations.changes.rescheduled import Rescheduled
+    from psched.core.operations.rescheduled import Rescheduled
     from psched.core.schedule import Schedule
     from psched.core.shorthands import Until
 

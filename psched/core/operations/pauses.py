@@ -16,11 +16,12 @@ from math import inf
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from psched.base.texts import cut
+from psched.config import Config
 from psched.core.catchup import last_occurrence
 from psched.core.definition import Definition
 from psched.core.history.records import Fate, Skipped
 from psched.core.model import WAITING, Pause, Row
-from psched.core.operations.pausing import describe, note_of, paused, span_of
+from psched.core.operations.pausing import describe, note_of, paused, span_of, zone_of
 from psched.core.store_protocol import Store
 from psched.triggers.trigger import Trigger, first, is_custom
 from psched.triggers.zone import Zone, find_zone
@@ -182,6 +183,27 @@ def as_paused(row: Row, rules: Iterable[PauseRule], zone: Zone, now: float) -> R
         return row
     last = max(found, key=lambda rule: (rule.until is None, rule.until or 0))
     return paused(row, last.pause, zone)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownAsPaused:
+    """Changes rows of paused types as people see them, see `as_paused`.
+
+    Attributes:
+        rules: the rules that hold now.
+        settings: the installation's settings.
+        now: the time of the store's clock.
+    """
+
+    rules: Sequence[PauseRule]
+    settings: Config
+    now: float
+
+    def __call__(self, row: Row) -> Row:
+        """The row as people see it."""
+        if not self.rules:
+            return row
+        return as_paused(row, self.rules, zone_of(row, self.settings), self.now)
 
 
 def may_be_skipped(row: Row, now: float) -> bool:

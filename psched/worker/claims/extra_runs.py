@@ -7,13 +7,13 @@ from typing import Protocol
 
 from psched.base.errors import InvalidError, TransientStoreError
 from psched.core.model import Row, Settlement
-from psched.core.operations.extra.overlap import (
+from psched.core.operations.extra_runs import QUEUE, needed_schedule
+from psched.core.operations.overlap import (
     Turns,
     beside_another_run,
     unsupported,
     without_hold,
 )
-from psched.core.operations.extra_runs import QUEUE, needed_schedule
 from psched.core.policy import Run, postpone, quarantine
 from psched.core.store_protocol import HoldsSchedules, Store
 from psched.worker.claims.unknown_claims import UnknownClaims

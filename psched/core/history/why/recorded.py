@@ -9,7 +9,7 @@ from psched.core.history.why.answer import Answer, Code, State
 from psched.core.history.why.availability import find_cause
 from psched.core.history.why.facts import Case, fires, last_before, listed
 from psched.core.model import CANCELLED, FINISHED, MARKS, PAUSED, QUARANTINED, ReasonCode, Row
-from psched.core.operations.changes.skipping import SKIPPED_BY
+from psched.core.operations.skipping import SKIPPED_BY
 
 LATE = 60
 """Seconds after which an occurrence that has not started is late, and the cause is searched."""

@@ -1,11 +1,15 @@
-"""Wakes an idle worker after a change that may have made rows due."""
+"""What the requests of one collection of schedules share, and how a change wakes a worker."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from psched.base.clock import Clock
-from psched.base.errors import PschedError
+from psched.base.errors import NotFoundError, PschedError
+from psched.base.retry import Send
+from psched.client.arguments import stored_key
+from psched.client.auditor import Auditor
 from psched.config import Config
 from psched.core.model import Row
 from psched.core.operations.announcing import Announces, AnnouncesInTransaction, TellsOfCommit
@@ -20,23 +24,35 @@ the store's clock would cost a round trip. If the difference is greater, a worke
 its next poll."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waker:
-    """Tells masters when rows may have become due; what it does can neither fail nor wait.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What the requests of one collection of schedules need.
 
     Attributes:
-        store: the store that contains the rows.
+        store: the store that contains the schedules.
         settings: the installation's settings.
-        clock: is compared with the times of rows.
+        clock: measures requests and leases, and is compared with the times of rows.
+        send: sends a request to the store, again and again while the store is unavailable.
+        draw_nonce: returns a new random text at each call.
+        auditor: records the changes, and knows who makes them and why.
         hint: sends a hint to the masters of this host; None if nobody is told anything.
     """
 
     store: Store
     settings: Config
     clock: Clock
+    send: Send
+    draw_nonce: Callable[[], str]
+    auditor: Auditor
     hint: Callable[[], object] | None
 
-    def changed(self, rows: Iterable[Row]) -> None:
+    def read(self, key: str) -> Row:
+        """Read the row with a key."""
+        return self.send(partial(read_row, self.store, key))
+
+    # What wakes a worker can neither fail nor wait.
+
+    def wake_for(self, rows: Iterable[Row]) -> None:
         """Wake a worker if one of these rows, which were just written, may be due soon.
 
         A worker that sleeps knows the rows that were due before its next poll when it last asked,
@@ -56,7 +72,7 @@ class Waker:
             with suppress(PschedError):
                 store.announce()
 
-    def joined(self, transaction: CallersTransaction, rows: Iterable[Row]) -> None:
+    def wake_after(self, transaction: CallersTransaction, rows: Iterable[Row]) -> None:
         """Wake a worker when the caller's transaction, in which rows were added, has committed."""
         joined: object = transaction
         if self.hint is None or not self._is_soon(rows):
@@ -71,3 +87,11 @@ class Waker:
         until = self.clock.wall() + self.settings.poll_interval + _CLOCKS_DIFFER
         times = (row.next_run_time for row in rows if row.owner is None)
         return any(time is not None and time <= until for time in times)
+
+
+def read_row(store: Store, key: str) -> Row:
+    """Read the row with this key."""
+    row = store.get(stored_key(key))
+    if row is None:
+        raise NotFoundError(f"no schedule has the key {key!r}")
+    return row
