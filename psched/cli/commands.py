@@ -63,7 +63,7 @@ _SUBCOMMANDS = {
         "Check that every occurrence ran once or has a reason.",
     ),
     "trigger": (
-        "cli.operate.trigger:trigger",
+        "cli.operate.commands:trigger",
         "Run schedules now, beside their regular runs.",
     ),
     "backfill": (
@@ -71,31 +71,31 @@ _SUBCOMMANDS = {
         "Run the missed times of a period.",
     ),
     "stop": (
-        "cli.schedules.change:stop",
+        "cli.operate.commands:stop",
         "Stop what runs now: its schedule goes on.",
     ),
     "cancel": (
-        "cli.schedules.change:cancel",
+        "cli.operate.commands:cancel",
         "Cancel tasks or schedules: they run no more.",
     ),
     "force-finish": (
-        "cli.schedules.change:force_finish",
+        "cli.operate.commands:force_finish",
         "Mark tasks or schedules as finished.",
     ),
     "requeue": (
-        "cli.schedules.change:requeue",
+        "cli.operate.commands:requeue",
         "Run again what ended, was quarantined or is paused.",
     ),
     "pause": (
-        "cli.operate.pause:pause",
+        "cli.operate.commands:pause",
         "Pause schedules or tasks, also until a time.",
     ),
     "resume": (
-        "cli.operate.pause:resume",
+        "cli.operate.commands:resume",
         "Let paused schedules or tasks run again.",
     ),
     "skip": (
-        "cli.operate.skip:skip",
+        "cli.operate.commands:skip",
         "Leave out the next runs of schedules.",
     ),
     "edit": (
@@ -103,7 +103,7 @@ _SUBCOMMANDS = {
         "Change schedules.",
     ),
     "delete": (
-        "cli.schedules.change:delete",
+        "cli.operate.commands:delete",
         "Delete schedules or tasks.",
     ),
     "apply": (

@@ -9,21 +9,16 @@ from psched.app import CLOCK
 from psched.base.errors import InvalidError, ScheduleError, StoreError
 from psched.base.quantities import format_duration
 from psched.base.texts import counted
-from psched.cli import changes, options
-from psched.cli.changes import open_to_change
-from psched.cli.exit_status import report_errors
-from psched.cli.operate.trigger import overlap_option
-from psched.cli.options import ConfigLocation
-from psched.cli.other_database import settings_to_write
-from psched.cli.schedules.chosen import (
+from psched.cli.operate.chosen import (
     NONE,
     Chosen,
     about,
     ask,
-    choosing_with,
+    changing,
     left_over,
     say_not_done,
 )
+from psched.cli.operate.commands import overlap_option
 from psched.cli.time_format import format_time, local_times, parse_time
 from psched.client.arguments import stored_key
 from psched.client.collection import ScheduleCollection
@@ -33,28 +28,14 @@ _OPTIONS = {"start": "from", "end": "to"}
 """For each argument whose option has a different name: the name of the option."""
 
 
-@click.command()
-@choosing_with("Let so many of the runs become due per time")
-@click.option("--from", "start", metavar="TIME", required=True, help="The first time to run.")
-@click.option("--to", "end", metavar="TIME", required=True, help="The last time to run.")
-@click.option("--again", is_flag=True, help="Also run times that have ended already.")
-@overlap_option
-@changes.message
-@options.zone()
-@options.database
-@click.pass_obj
-@report_errors
-def backfill(
-    location: ConfigLocation,
-    /,
-    *,
-    start: str,
-    end: str,
-    again: bool,
-    overlap: str,
-    message: str | None,
-    **given: Any,  # noqa: ANN401  # the options of `choosing`
-) -> None:
+@changing(
+    click.option("--from", "start", metavar="TIME", required=True, help="The first time to run."),
+    click.option("--to", "end", metavar="TIME", required=True, help="The last time to run."),
+    click.option("--again", is_flag=True, help="Also run times that have ended already."),
+    overlap_option,
+    rate="Let so many of the runs become due per time",
+)
+def backfill(chosen: Chosen, *, start: str, end: str, again: bool, overlap: str) -> None:
     """Run the missed times of a period.
 
     Each time of the schedule's trigger from TIME to TIME, both included, gets an extra run like
@@ -69,17 +50,14 @@ def backfill(
     A TIME is yesterday 02:30, 2026-01-31T09:00 or Unix seconds; without an offset, it is in your
     time zone. One backfill of a schedule has at most 10,000 times.
     """
-    chosen = Chosen(**given)
-    chosen.check()
-    settings = settings_to_write(location)
-    stagger = Stagger(chosen.rate)
-    check_backfill_overlap(overlap, stagger)
-    times = (
-        parse_time("from", start, CLOCK.wall(), is_next=False) or 0,
-        parse_time("to", end, CLOCK.wall(), is_next=False) or 0,
-    )
-    how: dict[str, Any] = {"rate": stagger, "again": again, "overlap": overlap}
-    with open_to_change(settings, message) as schedules:
+    with chosen.open() as schedules:
+        stagger = Stagger(chosen.rate)
+        check_backfill_overlap(overlap, stagger)
+        times = (
+            parse_time("from", start, CLOCK.wall(), is_next=False) or 0,
+            parse_time("to", end, CLOCK.wall(), is_next=False) or 0,
+        )
+        how: dict[str, Any] = {"rate": stagger, "again": again, "overlap": overlap}
         names_each = chosen.names_each(schedules)
         if names_each:
             keys = [*dict.fromkeys(map(stored_key, chosen.keys))]
@@ -93,16 +71,10 @@ def backfill(
                 shown = _Shown(key, dry_run=chosen.dry_run)
                 result.add(shown.run(schedules, times, how))
             except (InvalidError, ScheduleError) as error:
-                result.refuse(key, _with_option(error))
+                result.refuse(key, error)
         result.show()
     if result.failed:
         sys.exit(1)
-
-
-def _with_option(error: InvalidError | ScheduleError) -> InvalidError | ScheduleError:
-    if isinstance(error, InvalidError) and error.field in _OPTIONS:
-        return InvalidError(_OPTIONS[error.field], error.problem)
-    return error
 
 
 class _Result:
@@ -127,9 +99,9 @@ class _Result:
             return
         self.failed += 1
         if self._chosen.dry_run:
-            say_not_done(key, error, "backfilled")
+            say_not_done(key, error, "backfilled", _OPTIONS)
         else:
-            click.echo(f"Error: {local_times(about(key, error))}", err=True)
+            click.echo(f"Error: {local_times(about(key, error, _OPTIONS))}", err=True)
 
     def show(self) -> None:
         """Print the sum, if several schedules were chosen."""

@@ -24,7 +24,8 @@ class Verb(ABC, Generic[R_co]):
     Attributes:
         name: the infinitive; the audit trail calls the change so.
         done: the participle.
-        later: what becomes of a schedule whose worker makes the change when it can.
+        after: what the task of a schedule has done before its worker changes the schedule.
+        later: what is said of a schedule whose worker will do it; None means a text with ``after``.
         states: the values of `Row.state` of the schedules that a selection takes.
         unless_named: those of them that it takes only if they are a condition.
         takes_extra_runs: whether it takes extra runs, too.
@@ -36,6 +37,7 @@ class Verb(ABC, Generic[R_co]):
 
     name: ClassVar[str]
     done: ClassVar[str]
+    after: ClassVar[str] = "stopped"
     later: ClassVar[str | None] = None
     states: ClassVar[frozenset[str]] = STATES - ENDED
     unless_named: ClassVar[frozenset[str]] = frozenset()

@@ -40,7 +40,7 @@ class Pause(Verb[bool]):
 
     name: ClassVar = "pause"
     done: ClassVar = "paused"
-    later: ClassVar = "will be paused when its task has ended"
+    after: ClassVar = "ended"
     states: ClassVar = frozenset({WAITING, RUNNING, PAUSED, STOPPING})
 
     @override
