@@ -45,15 +45,15 @@ if TYPE_CHECKING:
     from psched.client.collection import ScheduleCollection
     from psched.client.selected import SelectedSchedules
     from psched.config import Config
-    from psched.core.arguments.fields import (
+    from psched.core.arguments import (
         AddOptions,
         Changes,
         JobFields,
         NewSchedule,
         NewTask,
         PushOptions,
+        Settings,
     )
-    from psched.core.arguments.settings import Settings
     from psched.core.history.records import AuditRecord
     from psched.core.history.run import Run, TaskEnd
     from psched.core.history.why.answer import Answer
@@ -75,20 +75,20 @@ if TYPE_CHECKING:
 _MODULES = {
     "App": "psched.service.functions",
     "open": "psched.app:open_schedules",
-    "AddOptions": "psched.core.arguments.fields",
+    "AddOptions": "psched.core.arguments",
     "Answer": "psched.core.history.why.answer",
     "AuditRecord": "psched.core.history.records",
     "Backfill": "psched.core.operations.backfills",
-    "Changes": "psched.core.arguments.fields",
+    "Changes": "psched.core.arguments",
     "Config": "psched.config",
     "Duration": "psched.base.quantities",
-    "JobFields": "psched.core.arguments.fields",
-    "NewSchedule": "psched.core.arguments.fields",
-    "NewTask": "psched.core.arguments.fields",
+    "JobFields": "psched.core.arguments",
+    "NewSchedule": "psched.core.arguments",
+    "NewTask": "psched.core.arguments",
     "Output": "psched.core.output.output",
     "PauseRule": "psched.core.operations.pauses",
     "Program": "psched.service.start",
-    "PushOptions": "psched.core.arguments.fields",
+    "PushOptions": "psched.core.arguments",
     "Rescheduled": "psched.core.operations.rescheduled",
     "Row": "psched.core.model",
     "Run": "psched.core.history.run",
@@ -97,7 +97,7 @@ _MODULES = {
     "ScheduleMetadata": "psched.core.schedule_metadata",
     "Schedules": "psched.core.schedule",
     "SelectedSchedules": "psched.client.selected",
-    "Settings": "psched.core.arguments.settings",
+    "Settings": "psched.core.arguments",
     "Task": "psched.application.task",
     "TaskEnd": "psched.core.history.run",
     "UpcomingTime": "psched.core.preview",

@@ -8,7 +8,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
 from psched.application.arguments import Arguments
 from psched.application.task import Task
 from psched.base.errors import InvalidError
-from psched.core.arguments.fields import FunctionPushOptions
+from psched.core.arguments import FunctionPushOptions
 from psched.core.schedule import Schedule, Schedules
 
 C = ParamSpec("C")

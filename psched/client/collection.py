@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from psched.config import Config
     from psched.core.alerts.alert import Alert
     from psched.core.alerts.protocol import KeepsAlerts
-    from psched.core.arguments.fields import (
+    from psched.core.arguments import (
         AddOptions,
         Changes,
         NewSchedule,

@@ -26,7 +26,7 @@ from psched.client.verbs.extra_runs import RunMissed, Trigger
 from psched.client.verbs.pausing import Pause, Resume
 from psched.client.verbs.skipping import Skip
 from psched.client.writing import ChangedMeanwhileError
-from psched.core.arguments.fields import Changes
+from psched.core.arguments import Changes
 from psched.core.declare import When
 from psched.core.model import Row
 from psched.core.operations.backfills import Backfill, Stagger

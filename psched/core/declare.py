@@ -15,7 +15,7 @@ from psched.config import OVERRIDES, Config
 from psched.config.monitoring.expect import Expectations
 from psched.config.monitoring.hooks import ON_SETTINGS
 from psched.core import local_times, shorthands
-from psched.core.arguments.fields import refuse_unknown
+from psched.core.arguments import refuse_unknown
 from psched.core.catchup import iso
 from psched.core.columns import (
     LATEST_TIME,

@@ -19,8 +19,7 @@ from psched.base.errors import InvalidError, LoadError
 from psched.client.arguments import fields_of_push, naming_arguments
 from psched.client.collection import ScheduleCollection
 from psched.config import Config, from_mapping
-from psched.core.arguments.fields import FunctionOptions
-from psched.core.arguments.settings import Settings
+from psched.core.arguments import FunctionOptions, Settings
 from psched.core.columns import check_name
 from psched.core.declare import declare
 from psched.core.schedule import Schedule, Schedules

@@ -28,7 +28,7 @@ from psched.client.author import this_process
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.urls import file_of
-from psched.core.arguments.fields import refuse_unknown
+from psched.core.arguments import refuse_unknown
 from psched.core.columns import NAME_LENGTH, check_name
 from psched.core.declare import KNOWN, describe
 from psched.core.definition import parse_row

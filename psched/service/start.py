@@ -15,8 +15,7 @@ from psched.app import CLOCK, ConfigLike, called, open_schedules, read_config
 from psched.base.errors import ConfigError, InvalidError
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
-from psched.core.arguments.fields import JobFields
-from psched.core.arguments.settings import Settings
+from psched.core.arguments import JobFields, Settings
 from psched.core.columns import check_name
 from psched.process import early_signals, kernel
 from psched.process.spawn import flush_output

@@ -14,7 +14,7 @@ from psched.application.function import TaskFunction
 from psched.application.task import Holder, Task, assignment
 from psched.base.errors import InvalidError, NotSupportedError, described
 from psched.config import from_mapping
-from psched.core.arguments.fields import SharedSettings
+from psched.core.arguments import SharedSettings
 from psched.core.columns import check_number, encode
 from psched.core.declare import When
 from psched.core.definition import parse_row

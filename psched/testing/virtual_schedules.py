@@ -22,7 +22,7 @@ from psched.base.clock import Clock
 from psched.base.errors import InvalidError, LoadError, described
 from psched.client.collection import ScheduleCollection
 from psched.config import Config, from_mapping
-from psched.core.arguments.settings import Settings
+from psched.core.arguments import Settings
 from psched.core.columns import payload_text
 from psched.core.declare import When
 from psched.core.definition import parse_row

@@ -15,8 +15,8 @@ import pytest
 import psched
 import psched.errors
 from psched.config import OVERRIDES, SETTINGS
-from psched.core.arguments import fields
-from psched.core.arguments.settings import Settings
+from psched.core import arguments
+from psched.core.arguments import Settings
 from psched.core.declare import KNOWN
 
 FOLDER = Path(__file__).parents[1] / "typing"
@@ -75,8 +75,8 @@ def test_wrong_calls_are_refused_and_right_ones_are_accepted(check, tmp_path):
 
 def test_the_types_name_each_setting_and_each_field():
     assert {*Settings.__annotations__} == {*SETTINGS}
-    assert {*OVERRIDES, "alive_time"} == {*fields.SharedSettings.__annotations__}
-    assert {*fields.Changes.__annotations__} == {*KNOWN}
+    assert {*OVERRIDES, "alive_time"} == {*arguments.SharedSettings.__annotations__}
+    assert {*arguments.Changes.__annotations__} == {*KNOWN}
 
 
 def test_the_types_have_each_word_of_a_setting_with_words():

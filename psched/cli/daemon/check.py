@@ -31,7 +31,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.operate.pause_rules import describe_pause
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import warn_of_other_database
-from psched.cli.schedules.next import warn_of_steps
+from psched.cli.schedules.arguments import warn_of_steps
 from psched.config import Config, withhold
 from psched.config.monitoring.hooks import problems_here
 from psched.config.monitoring.http_url import parse

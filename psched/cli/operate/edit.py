@@ -20,8 +20,7 @@ from psched.cli.changes import warn_of_types
 from psched.cli.operate.chosen import Chosen, change_chosen, changing, lines_of
 from psched.cli.operate.waiting import json_data
 from psched.cli.output import are_terminals
-from psched.cli.schedules.fields import OPTIONS, fields_of_a_schedule
-from psched.cli.schedules.next import warn_of_trigger
+from psched.cli.schedules.arguments import OPTIONS, fields_of_a_schedule, warn_of_trigger
 from psched.cli.time_format import parse_time
 from psched.client.collection import ScheduleCollection
 from psched.client.verbs.editing import Edit

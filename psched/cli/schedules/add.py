@@ -12,9 +12,14 @@ from psched.cli.changes import open_to_change, warn_of_types
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
-from psched.cli.schedules.fields import OPTIONS, fields_of_a_schedule
-from psched.cli.schedules.next import warn_of_trigger
-from psched.cli.schedules.program import ProgramCommand, exec_data, with_program
+from psched.cli.schedules.arguments import (
+    OPTIONS,
+    ProgramCommand,
+    exec_data,
+    fields_of_a_schedule,
+    warn_of_trigger,
+    with_program,
+)
 from psched.cli.time_format import format_time, parse_time
 from psched.core.columns import decode
 from psched.triggers.zone import find_zone

@@ -19,7 +19,7 @@ from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
 from psched.cli.output import one_line
 from psched.cli.progress import Progress, quiet_option
-from psched.cli.schedules.next import warn_of_steps
+from psched.cli.schedules.arguments import warn_of_steps
 from psched.cli.time_format import format_time
 from psched.client.collection import ScheduleCollection
 from psched.config import Config

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
-from itertools import islice
 from math import ceil
 
 import click
@@ -15,22 +14,16 @@ from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
+from psched.cli.schedules.arguments import warn_of_steps
 from psched.cli.shown import overdue, shown_reason
 from psched.cli.time_format import format_distance, format_time, local_times, parse_time
 from psched.config import Config
 from psched.core.definition import parse_row
 from psched.core.history.redaction import Redaction
 from psched.core.model import PAUSED, WAITING, Row
-from psched.core.preview import UpcomingTime, clock_change_effects, upcoming_times
+from psched.core.preview import UpcomingTime, upcoming_times
 from psched.core.shorthands import instant
-from psched.triggers.cron import excessive_steps
 from psched.triggers.zone import find_zone
-
-_WARNED_AHEAD = 400 * 86_400
-"""The length of the period in which clock changes are searched, in seconds. It is more than a year,
-so that every clock change of a year is found."""
-
-_MOST_WARNINGS = 4
 
 
 @click.command("next")
@@ -107,21 +100,6 @@ def next_(
         _print_object({"cron": cron, "timezone": zone}, listed)
     else:
         _print_lines(listed, now)
-
-
-def warn_of_trigger(row: Row, settings: Config) -> None:
-    """Warn about steps, and about runs in the coming year that a clock change skips or repeats."""
-    warn_of_steps(row.key, row.cron)
-    trigger, start = parse_row(row, settings).trigger, row.next_time or 0
-    found = clock_change_effects(trigger, start - 1, start + _WARNED_AHEAD)
-    for odd in islice(found, _MOST_WARNINGS):
-        click.echo(f"Warning: {row.key}: {odd.text}", err=True)
-
-
-def warn_of_steps(key: str, cron: str | None) -> None:
-    """Warn on standard error about steps in a trigger that are longer than their field."""
-    for remark in excessive_steps(cron or ""):
-        click.echo(one_line(f"Warning: {key}: {remark}"), err=True)
 
 
 def _show_schedule(key: str, number: int, settings: Config, *, as_json: bool) -> None:

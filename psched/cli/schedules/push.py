@@ -16,7 +16,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.operate import waiting
 from psched.cli.options import ConfigLocation, duration
 from psched.cli.other_database import settings_to_write
-from psched.cli.schedules.program import ProgramCommand, exec_data, with_program
+from psched.cli.schedules.arguments import ProgramCommand, exec_data, with_program
 from psched.cli.time_format import parse_time
 from psched.config import Config
 from psched.core.columns import decode
@@ -36,7 +36,11 @@ _MOST_WORDS = 3
 """The maximum number of arguments: a task's key, type and data."""
 
 
-@click.command(cls=ProgramCommand)
+class _PushCommand(ProgramCommand, waiting.WaitingCommand):
+    """The command push, of which both is true."""
+
+
+@click.command(cls=_PushCommand)
 @click.argument("words", metavar="[KEY] [TYPE] [DATA]", nargs=-1)
 @click.option("--at", metavar="TIME", help="Do not start before TIME. Default: now.")
 @click.option(

@@ -1,11 +1,13 @@
-"""The fields of a schedule or a task, as type checkers know them.
+"""The fields of schedules and tasks, and the settings, as type checkers know them.
 
-`psched.core.declare` checks names and values again when a program runs. Each field can also be
-None: then the default applies, or in a change, the schedule's own value is removed.
+`psched.core.declare` checks names and values of fields again when a program runs, and
+`psched.config` those of settings. Each can also be None: then the default applies, or in a change,
+the schedule's own value is removed.
 """
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Literal, Required, TypedDict
 
 from psched.base.errors import InvalidError
@@ -135,6 +137,77 @@ class NewTask(PushOptions, total=False):
     data: Mapping[str, Any] | None
     run_at: When | None
     timeout: Duration | None
+
+
+Names = str | Sequence[str]
+"""A name, or a list of names."""
+
+PathLike = str | Path
+"""A path."""
+
+
+class Settings(SharedSettings, total=False):
+    """The settings that `psched.start` takes by name."""
+
+    monitor: bool | None
+    metrics: str | None
+    metrics_keys: Names | None
+    hooks: Mapping[str, Any] | None
+    allow_private_addresses: bool | Names | None
+    pings: Mapping[str, Any] | None
+    type: str | None
+    store: Mapping[str, Any] | None
+    url: str | None
+    host: str | None
+    port: int | None
+    db: int | None
+    path: PathLike | None
+    password: str | None
+    wait_replicas: int | None
+    password_file: PathLike | None
+    ssl_ca: PathLike | None
+    ssl_cert: PathLike | None
+    ssl_key: PathLike | None
+    ssl_verify: Literal["full", "ca", "none"] | None
+    table: str | None
+    create_table: bool | None
+    database_timeout: Duration | None
+    claim_strategy: Literal["auto", "skip_locked", "cas"] | None
+    poll_interval: Duration | None
+    wake: Literal["local", "notify", "off"] | None
+    timezone: str | None
+    data_limit: Size | None
+    compress_above: Size | None
+    history_keep: Duration | None
+    history_keep_per_key: int | None
+    output_keep: Duration | None
+    output_budget: Size | None
+    redact: Names | None
+    types: Mapping[str, Any] | None
+    processors: int | Literal["auto"] | None
+    concurrency: int | None
+    max_tasks_per_child: int | None
+    worker_max_tasks: int | None
+    worker_max_age: Duration | None
+    graceful_kill_limit: Duration | None
+    graceful_timeout: Duration | None
+    start_timeout: Duration | None
+    child_heartbeat_limit: Duration | None
+    task_signals: Literal["any", "own"] | None
+    cgroup: Literal["auto", "on", "off"] | None
+    load_path: PathLike | Sequence[PathLike] | None
+    triggers: Names | None
+    require: PathLike | Sequence[PathLike] | None
+    dispatch: str | None
+    exec: PathLike | Sequence[PathLike] | None
+    script: PathLike | Sequence[PathLike] | None
+    script_class: str | None
+    exec_type: bool | PathLike | Sequence[PathLike] | None
+    only: Names | None
+    log: PathLike | None
+    log_level: Literal["debug", "info", "warning", "error"] | None
+    log_format: Literal["text", "json"] | None
+    pid_file: PathLike | None
 
 
 def refuse_unknown(given: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -1,1 +1,0 @@
-"""The types of arguments by keyword: fields of schedules and tasks, and settings."""
