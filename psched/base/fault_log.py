@@ -28,6 +28,9 @@ class FaultLog:
         traceback: whether each reason is logged with the traceback of its exception.
         patience: seconds for which the fault must last until it is logged. With patience, the
             logged duration ends when `passed` is first called; otherwise with the last occurrence.
+
+    Attributes:
+        ongoing: whether the fault has begun and has not ended; read only.
     """
 
     def __init__(
@@ -46,13 +49,9 @@ class FaultLog:
         self._patience = patience
         self._since = self._last = 0.0
         self._passed: float | None = None
+        self.ongoing = False
         self._times = 0
         self._logged: set[int | str] = set()
-
-    @property
-    def ongoing(self) -> bool:
-        """Whether the fault has begun and has not ended."""
-        return self._times > 0
 
     def failed(self, error: Exception | str) -> None:
         """Record that the fault has occurred, and log the reason if it is new.
@@ -61,7 +60,8 @@ class FaultLog:
         """
         self._last = self._clock.monotonic()
         if not self.ongoing:
-            self._since = self._last
+            self._since, self._times = self._last, 0
+        self.ongoing = True
         self._times += 1
         self._passed = None
         if self._last < self._since + self._patience:
@@ -84,12 +84,12 @@ class FaultLog:
         if self._passed is None:
             self._passed = now
         if not self._logged:
-            self._times = 0
+            self.ongoing = False
         elif now >= self._last + _QUIET:
             took = (self._passed if self._patience else self._last) - self._since
             how = "over, it happened once"
             if self._times > 1:
                 how = f"over after {took:.1f} s, {self._times} times"
             self._log.warning("%s: %s", self._what, how)
-            self._times = 0
+            self.ongoing = False
             self._logged.clear()

@@ -40,7 +40,7 @@ is held before its own extend). 3r is shorter than alive_time - m - T if r is sh
 """
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MARGIN_LIMIT = 15.0
 """The longest margin in seconds: even the longest lease needs no longer margin."""
@@ -119,50 +119,41 @@ def lease_time(own: int | None, alive_time: int, shortest: int) -> int:
     return min(max(alive_time if own is None else own, shortest), LONGEST_ALIVE_TIME)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Deadlines:
     """The instants of one lease, in seconds of the boot-time clock.
+
+    They are computed once, because the guard of the tasks reads them before each request.
 
     Attributes:
         sent: the instant just before the claim or the last successful extend was sent.
         lease: the length of the lease in seconds.
         driver_timeout: the driver timeout T in seconds.
+        end: D; before this instant, the store grants the row to no other worker.
+        extend: the instant at which an extend of the lease becomes due.
+        kill: the instant at which the task's tree gets KILL.
+        last_start: the last instant at which a task is started.
+        warn: the instant at which the task gets TERM, because its lease was not extended in time.
+            It is never in the first half of the lease. If the lease is shorter than about 40 s,
+            ``kill`` is earlier than this instant, so the task gets KILL without TERM.
+        deadman: the instant at which the kernel kills the worker.
     """
 
     sent: float
     lease: float
     driver_timeout: float
+    end: float = field(init=False)
+    extend: float = field(init=False)
+    kill: float = field(init=False)
+    last_start: float = field(init=False)
+    warn: float = field(init=False)
+    deadman: float = field(init=False)
 
-    @property
-    def end(self) -> float:
-        """D: before this instant, the store grants the row to no other worker."""
-        return self.sent + self.lease
-
-    @property
-    def extend(self) -> float:
-        """The instant at which an extend of the lease becomes due."""
-        return self.sent + extend_interval(self.lease, self.driver_timeout)
-
-    @property
-    def last_start(self) -> float:
-        """The last instant at which a task is started."""
-        return self.kill - self.driver_timeout
-
-    @property
-    def warn(self) -> float:
-        """The instant at which the task gets TERM, because its lease was not extended in time.
-
-        The instant is never in the first half of the lease. If the lease is shorter than about
-        40 s, `kill` is earlier than this instant, so the task gets KILL without TERM.
-        """
-        return max(self.end - 2 * margin(self.lease), self.sent + self.lease / 2)
-
-    @property
-    def kill(self) -> float:
-        """The instant at which the task's tree gets KILL."""
-        return self.sent + _usable(self.lease, self.driver_timeout)
-
-    @property
-    def deadman(self) -> float:
-        """The instant at which the kernel kills the worker."""
-        return self.end - margin(self.lease) / 2
+    def __post_init__(self) -> None:
+        spare = margin(self.lease)
+        self.end = self.sent + self.lease
+        self.extend = self.sent + extend_interval(self.lease, self.driver_timeout)
+        self.kill = self.sent + _usable(self.lease, self.driver_timeout)
+        self.last_start = self.kill - self.driver_timeout
+        self.warn = max(self.end - 2 * spare, self.sent + self.lease / 2)
+        self.deadman = self.end - spare / 2

@@ -99,15 +99,30 @@ def _not_waiting(row: Row, settings: Config, now: float) -> Settlement:
 
 
 def after_run(
-    leased: Row, current: Row, decision: Decision, settings: Config, now: float = 0.0
+    leased: Row,
+    current: Row,
+    decision: Decision,
+    settings: Config,
+    now: float = 0.0,
+    *,
+    definition: Definition | None = None,
 ) -> Settlement:
-    """Decide how to settle a lease after a run."""
-    end = _after_run(leased, current, decision, settings, now)
-    return pausing.set_aside(end, current)
+    """Decide how to settle a lease after a run; ``definition`` is that of the current row if known.
+
+    The worker knows it, unless the row was changed during the run.
+    """
+    end = _after_run(leased, current, decision, settings, now, definition=definition)
+    return end if current.status == WAITING else pausing.set_aside(end, current)
 
 
 def _after_run(
-    leased: Row, current: Row, decision: Decision, settings: Config, now: float
+    leased: Row,
+    current: Row,
+    decision: Decision,
+    settings: Config,
+    now: float,
+    *,
+    definition: Definition | None = None,
 ) -> Settlement:
     if current.status == STOPPING:
         return _stopped(leased, current, decision, settings, now)
@@ -121,7 +136,7 @@ def _after_run(
         end = _resting(current, settings)
         return changed(end, fate=Fate.FINISHED) if isinstance(decision, Finish) else end
     try:
-        definition = parse_row(current, settings)
+        definition = definition or parse_row(current, settings)
     except NotLoadedError as error:
         return _continue_elsewhere(leased, current, decision, settings, now=now, reason=str(error))
     except InvalidError as error:

@@ -204,8 +204,14 @@ class OutputCollection:
         Restart the collector if it has ended or hangs.
         """
         self._receive()
-        now = self._clock.monotonic()
-        self._deaths.passed()
+        if self._deaths.ongoing:
+            self._deaths.passed()
+        self._watch(self._clock.monotonic())
+        answers, self._answers = self._answers, {}
+        return answers
+
+    def _watch(self, now: float) -> None:
+        """Restart the collector if it has ended or hangs; ask it now and then whether it works."""
         if self._channel is None:
             if now >= self._start_at:
                 self.start()
@@ -225,8 +231,6 @@ class OutputCollection:
             self._check_at = now + _CHECK
             if not self._asked and not all(is_empty(each.reader) for each in self._in_use.values()):
                 self._ask(_PING, {"ping": True})
-        answers, self._answers = self._answers, {}
-        return answers
 
     def peek(self, pipe: Pipe) -> None:
         """Ask for the output of the present attempt so far, unless it has printed nothing.

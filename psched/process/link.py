@@ -131,7 +131,12 @@ class Link:
             del self._outgoing[:sent]
 
     def receive(self, *, at_most: int = _MOST_AT_ONCE) -> list[Any]:
-        """The messages that have arrived; this also sets `closed` at the end of the stream."""
+        """The messages that have arrived; this also sets `closed` at the end of the stream.
+
+        First it sends the stored bytes, as `flush` does.
+        """
+        if self._outgoing:
+            self.flush()
         self._fill(at_most)
         messages = []
         while (message := self._next()) is not None:

@@ -197,12 +197,7 @@ class ForkingRunnerPool(RunnerPool):
                 self._reaper.add(runner, runner.cgroup)
                 ended.append(runner)
         self._check_idle()
-        for server in [*self._servers]:
-            server.watch(self._alive)
-            if server.channel.fault is not None:
-                self._lose(server)
-        self._server_deaths.passed()
-        self._dismiss_servers()
+        self._watch_servers()
         if exits or self._reaper.due:
             cleared = self._reaper.sweep(self._spared | self._alive.keys())
             for runner in cleared:
@@ -244,6 +239,16 @@ class ForkingRunnerPool(RunnerPool):
     def _spare(self, pid: int) -> None:
         """Note that a child of this process belongs to no task."""
         self._spared |= {pid}
+
+    def _watch_servers(self) -> None:
+        """Kill fork servers that hang or send invalid messages; close those that nobody needs."""
+        for server in [*self._servers]:
+            server.watch(self._alive)
+            if server.channel.fault is not None:
+                self._lose(server)
+        if self._server_deaths.ongoing:
+            self._server_deaths.passed()
+        self._dismiss_servers()
 
     def _check_idle(self) -> None:
         """Drop waiting runners that have died, or that have sent a message without a task."""

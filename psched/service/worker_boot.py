@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,8 @@ from psched.config.monitoring.expect import NO_EXPECTATIONS
 from psched.config.remarks import remarks
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.config.urls import file_of
+from psched.core.history.recording import Recorder
+from psched.core.history.store_clock import StoreClock
 from psched.core.remote_policy import answer_request
 from psched.core.schedule import Schedules
 from psched.core.store_protocol import Store
@@ -40,7 +43,7 @@ from psched.runner.forking_runner_pool import ForkingRunnerPool
 from psched.runner.runner import Runner
 from psched.runner.stop_flags import StopFlags
 from psched.service.functions import App
-from psched.worker.composition import make_worker
+from psched.worker.context import Context
 from psched.worker.startup_steps import create_missing_table, renew_times
 from psched.worker.worker import Worker, clean_up
 
@@ -177,21 +180,25 @@ class WorkerBoot:
         pool.before_server_fork = store.disconnect
         if output is not None:
             output.before_fork = store.disconnect
-        return make_worker(
-            self.link,
-            self.place,
-            settings,
+        context = Context(
+            place=self.place,
+            link=self.link,
+            settings=settings,
             store=store,
             pool=pool,
             deadman=DeadMan(self.place.deadline),
-            inbox=self.inbox,
-            log=self.log,
             clock=CLOCK,
             rng=random.Random(),  # noqa: S311  # jitter; created after the fork, so workers differ
-            startup=partial(_startup_steps, store, settings, prepare, self.place.number),
+            recorder=Recorder(
+                host=socket.gethostname(),
+                generation=self.place.generation,
+                clock=StoreClock(CLOCK),
+                types=handled_types(settings, dispatch),
+            ),
             output=output,
-            types=handled_types(settings, dispatch),
+            startup=partial(_startup_steps, store, settings, prepare, self.place.number),
         )
+        return Worker(context, inbox=self.inbox, log=self.log)
 
 
 def handled_types(settings: Config, dispatch: Dispatch | None) -> Sequence[str] | None:

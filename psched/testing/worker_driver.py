@@ -2,6 +2,7 @@
 
 import random
 import signal
+import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Self
 
@@ -9,6 +10,8 @@ from typing_extensions import override
 
 from psched.base.log import Log
 from psched.config import from_mapping
+from psched.core.history.recording import Recorder
+from psched.core.history.store_clock import StoreClock
 from psched.core.store_protocol import Store
 from psched.master.generation_spec import WorkerIdentity
 from psched.master.messages import FROM_WORKER, LONGEST_PIECE
@@ -16,9 +19,8 @@ from psched.process.link import Link
 from psched.process.signals import Waitable
 from psched.testing.manual_clock import ManualClock
 from psched.testing.manual_runner_pool import ManualRunner, ManualRunnerPool
-from psched.worker.composition import make_worker
-from psched.worker.task_guard import KillTimer
-from psched.worker.worker import Inbox
+from psched.worker.context import Context, KillTimer
+from psched.worker.worker import Inbox, Worker
 
 _SHORTEST_STEP = 0.001
 """The shortest time between two ticks, in seconds.
@@ -147,20 +149,22 @@ class WorkerDriver:
         self._master.expects = FROM_WORKER
         self._master.data_limit = LONGEST_PIECE
         self._link = link
-        self.worker = make_worker(
-            link,
-            WorkerIdentity(0, 1, nonce),
-            from_mapping({"url": "sqlite:///unused.db", **settings}),
+        context = Context(
+            place=WorkerIdentity(0, 1, nonce),
+            link=link,
+            settings=from_mapping({"url": "sqlite:///unused.db", **settings}),
             store=store,
             pool=self.pool,
             deadman=self.deadman,
-            inbox=self.inbox,
-            log=Log(None, "worker"),
             clock=self.clock,
             rng=random.Random(seed),  # noqa: S311  # jitter
-            show_title=self.titles.append,
+            recorder=Recorder(
+                host=socket.gethostname(), generation=1, clock=StoreClock(self.clock)
+            ),
             startup=startup,
         )
+        log = Log(None, "worker")
+        self.worker = Worker(context, inbox=self.inbox, log=log, show_title=self.titles.append)
 
     def __enter__(self) -> Self:
         return self

@@ -1,6 +1,6 @@
 """The worker: the process that leases rows, runs their tasks, and settles the leases.
 
-`composition` shows the parts of a worker.
+`execution` shows what becomes of one task, step by step; `lease_loop` in which order a tick works.
 
-Reading order: `worker`, `lease_loop`, `claimer`, `store_gateway`, `task_table`, `task_guard`.
+Reading order: `execution`, `lease_loop`, `worker`; then `pacing`, `store_gateway`, `task_table`.
 """

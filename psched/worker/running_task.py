@@ -6,6 +6,7 @@ from dataclasses import replace as changed
 from typing import Any
 
 from psched.base.lease_times import Deadlines
+from psched.config.monitoring.pings import NO_PING
 from psched.core import attempts
 from psched.core.definition import Definition
 from psched.core.history.records import SERVER_DIED, Attempt, Outcome
@@ -57,17 +58,14 @@ class Lease:
         """Whether the lease or its hold is lost."""
         return self.lost or (self.hold is not None and self.hold.lost)
 
-    def extended(self, sent: float) -> None:
-        """Note that the store has extended the lease.
+    def answered(self, sent: float, *, held: bool) -> None:
+        """Note the store's answer to an extend that was sent at this time of the boot-time clock.
 
-        Args:
-            sent: the time just before the request was sent, seconds of the boot-time clock.
+        A lease that was taken for lost is held again if the store has extended it.
         """
-        self.deadlines, self.lost = changed(self.deadlines, sent=sent), False
-
-    def refused(self) -> None:
-        """Note the store's answer that this worker does not hold the lease any more."""
-        self.lost = True
+        self.lost = not held
+        if held:
+            self.deadlines = changed(self.deadlines, sent=sent)
 
 
 _log = logging.getLogger("psched.worker")
@@ -148,6 +146,11 @@ class RunningTask(Lease):
     def is_collected(self) -> bool:
         """Whether its output is collected, by the setting ``output``."""
         return self.definition.settings.output not in {"raw", "none"}
+
+    @property
+    def is_pinged(self) -> bool:
+        """Whether a ping server is told of its start and its end."""
+        return self.definition.settings.ping != NO_PING
 
     @property
     def is_kept(self) -> bool:

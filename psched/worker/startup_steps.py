@@ -31,27 +31,26 @@ class StartupSteps:
         begin: returns a new iterator, each item of which does the next step. The steps must be
             short, and it must do no harm to repeat them. None if there are no steps.
         gateway: calls each step after it has guarded the tasks.
+
+    Attributes:
+        pending: whether some steps have not been done yet.
     """
 
     def __init__(self, begin: Callable[[], Iterator[None]] | None, gateway: StoreGateway) -> None:
         self._begin = begin
         self._gateway = gateway
         self._steps: Iterator[None] | None = None
-
-    @property
-    def pending(self) -> bool:
-        """Whether some steps have not been done yet."""
-        return self._begin is not None
+        self.pending = begin is not None
 
     def step(self) -> None:
         """Do the next step, if there is one."""
-        if self._begin is None:
+        if self._begin is None or not self.pending:
             return
         steps = self._steps = self._steps or self._begin()
         over = object()
         try:
             if self._gateway.request(lambda: next(steps, over)) is over:
-                self._begin = None
+                self.pending = False
         except TransientStoreError:
             self._steps = None
             raise

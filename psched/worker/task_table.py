@@ -1,7 +1,12 @@
-"""Starts a worker's tasks in runners, and watches them; `lease_loop` settles their leases."""
+"""Starts a worker's tasks in runners, watches them, and stops them; `execution` settles them.
+
+Tasks are stopped at time limits and before their leases end, even if the store does not answer.
+"""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any, Protocol
 
 from psched.application.task import assignment
@@ -9,21 +14,30 @@ from psched.base.clock import Clock
 from psched.base.errors import InvalidError, TransientStoreError, UnknownOutcomeError, text_of
 from psched.base.fault_log import FaultLog
 from psched.base.texts import brief
-from psched.core.history.recording import Recorder
+from psched.config import Config
 from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry
 from psched.core.policy import Run
 from psched.output.captured import UNKNOWN, CapturedOutput, LiveOutput, Pipe, Whose
-from psched.output.collection import OutputCollection
+from psched.process.child import KillLadder
 from psched.process.signals import Waitable
 from psched.runner.end_report import EndReport
 from psched.runner.runner_pool import RunnerChild, RunnerPool
 from psched.runner.standard_streams import NONE, PIPE, RAW
 from psched.runner.stop_flags import Reason
-from psched.worker.chores.run_reporter import RunReporter
+from psched.worker.context import Context, KillTimer
+from psched.worker.run_reporter import RunReporter
 from psched.worker.running_task import Lease, RunningTask
-from psched.worker.task_guard import TaskGuard
 
 _log = logging.getLogger("psched.worker")
+
+FORK_PAUSE = 1
+"""If no process could be forked: seconds until the next claim, or until a postponed row is due."""
+
+IMMEDIATE = 2.0
+"""Seconds from TERM to KILL if the master orders an immediate stop."""
+
+_LONGEST_EXIT = 5.0
+"""If a runner must exit after its task has ended, it is killed after this many seconds."""
 
 _ENDS = {"done", "quarantine", "no_room"}
 """The messages with which a runner tells the end of a task."""
@@ -59,80 +73,174 @@ class LeaseWriter(Protocol):
         ...
 
 
+class TaskGuard:
+    """Stops each task at its time limit, and before another worker can claim its row.
+
+    Args:
+        settings: contain the time limits.
+        pool: kills the runners.
+        clock: measures when a signal is due.
+        deadman: kills this process if `watch` is not called in time.
+    """
+
+    def __init__(
+        self, settings: Config, pool: RunnerPool, clock: Clock, deadman: KillTimer
+    ) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._clock = clock
+        self._deadman = deadman
+
+    def begin(self, task: RunningTask) -> None:
+        """Make sure that ``deadman`` fires in time for a task that is about to be started."""
+        self._deadman.hasten(task.deadlines.deadman)
+
+    def watch(self, tasks: Iterable[RunningTask]) -> float:
+        """Send the signals that are due, and set the timer that kills this process if it hangs.
+
+        Call this at the returned time, and before every call that can block for long: a request to
+        the store, or a fork.
+
+        Returns:
+            When the next signal is due, seconds of the monotonic clock.
+        """
+        mono, boot = self._clock.monotonic(), self._clock.boottime()
+        running = [task for task in tasks if not task.empty]
+        wakes = inf
+        for task in running:
+            self._limit(task, mono)
+            self._guard_lease(task, boot)
+            # The clock is read again, because the calls above can begin a stop whose first signal
+            # is due now, which is later than ``mono``.
+            self._climb(task, self._clock.monotonic())
+            wakes = min(wakes, self._wakes(task, mono, boot))
+        # Tasks whose processes do not die on KILL are not counted: this process need not be killed
+        # because of such a task, because its death would not end the task either.
+        deadmen = [task.deadlines.deadman for task in running if not task.runner.stuck]
+        self._deadman.set(min(deadmen, default=None))
+        return wakes
+
+    def stop(self, task: RunningTask, reason: Reason, limit: float | None = None) -> None:
+        """Begin to stop a task; if the task is being stopped already, bring its KILL forward."""
+        now, settings = self._clock.monotonic(), self._settings
+        limit = settings.graceful_kill_limit if limit is None else limit
+        if task.ladder is not None:
+            task.ladder.hasten(now, limit)
+            return
+        if limit and not task.over:
+            task.log("stopping it: %s", reason.name.lower(), level=logging.WARNING)
+        task.stop(reason, KillLadder(now, task.definition.settings.kill_interval, limit))
+
+    def _limit(self, task: RunningTask, mono: float) -> None:
+        limit = task.definition.settings.kill_timeout
+        if limit and task.ladder is None and not task.over and mono >= task.started + limit:
+            self.stop(task, Reason.TIMEOUT)
+        if not task.begun and mono >= task.started + self._settings.start_timeout:
+            # A runner that has not begun its task by now is killed, because it might hang in a
+            # function that was registered with os.register_at_fork.
+            if not (task.over or task.runner.stop_flags.begun):
+                task.log("killing it: its process does not begin", level=logging.ERROR)
+                self._pool.kill(task.runner)
+            task.taken_up()
+
+    def _guard_lease(self, task: RunningTask, boot: float) -> None:
+        """Kill the task before its lease can be granted to another worker."""
+        deadlines = task.deadlines
+        if task.is_lost or boot >= deadlines.kill:
+            self.stop(task, Reason.LEASE, 0)
+        elif boot >= deadlines.warn:
+            self.stop(task, Reason.LEASE, deadlines.kill - boot)
+
+    def _climb(self, task: RunningTask, mono: float) -> None:
+        """Send the signal that is due on the task's kill ladder."""
+        if task.over and task.runner.exit is None and mono >= task.ended + _LONGEST_EXIT:
+            self._pool.kill(task.runner)
+        if task.ladder is None:
+            return
+        killing = task.ladder.killing
+        if (number := task.ladder.due(mono)) is None:
+            return
+        if number is signal.SIGKILL:
+            if not killing:
+                self._log_kill(task)
+            self._pool.kill(task.runner)
+        elif not task.over:
+            task.runner.send(number)
+
+    def _log_kill(self, task: RunningTask) -> None:
+        """Log the first KILL of a task, if the lease is the reason.
+
+        A ladder that the lease began says KILL at the end of the lease, too, and can be due
+        before `_guard_lease` notices the end: the clocks are read one after the other, and rounded.
+        """
+        if task.is_lost:
+            what = "its lease is lost" if task.lost else "its schedule is not held any more"
+            task.log(f"killing it: {what}", level=logging.ERROR)
+        elif task.stopping is Reason.LEASE or self._clock.boottime() >= task.deadlines.kill:
+            task.log("killing it: its lease could not be extended", level=logging.ERROR)
+
+    def _wakes(self, task: RunningTask, mono: float, boot: float) -> float:
+        limit = task.definition.settings.kill_timeout
+        deadlines = task.deadlines
+        moments = [mono + deadline - boot for deadline in (deadlines.warn, deadlines.kill)]
+        if task.ladder is not None:
+            moments.append(task.ladder.wakes)
+        elif limit:
+            moments.append(task.started + limit)
+        if task.over:
+            moments.append(task.ended + _LONGEST_EXIT)
+        if not task.begun:
+            moments.append(task.started + self._settings.start_timeout)
+        return min((moment for moment in moments if moment > mono), default=mono + 1)
+
+
 class TaskTable:
     """Owns the running tasks: starts them in runners, and records what their runners report.
 
-    Args:
-        pool: creates and kills the runners.
-        guard: stops tasks at their time limits and before their leases end.
-        clock: measures when a task was started, and when it ended.
-        recorder: has the store's clock, which measures the same, and counts the starts.
-        output: collects what tasks print; None if nobody does.
-        reporter: tells the master when runs begin and end; None if nobody wants to know.
-
     Attributes:
-        reporter: the argument, or a reporter that does nothing.
+        running: the tasks whose leases have not ended, by the keys of their rows; read only.
+        holding: the extra runs that hold their schedule, by the schedule's key; read only.
+        reporter: tells the master when runs begin and end; None if nobody wants to know.
         started: how many tasks have been started so far.
         no_forks: logs failed forks; ``ongoing`` is True from a failed fork until none has failed
             for some seconds.
         no_fork: why the last call of `prepare` has failed; None if it has succeeded.
-        holding: the extra runs that hold their schedule, by the schedule's key; read only.
     """
 
-    def __init__(
-        self,
-        pool: RunnerPool,
-        guard: TaskGuard,
-        clock: Clock,
-        recorder: Recorder,
-        output: OutputCollection | None = None,
-        *,
-        reporter: RunReporter | None = None,
-    ) -> None:
-        self.reporter = RunReporter(None) if reporter is None else reporter
+    def __init__(self, context: Context) -> None:
+        self.running: dict[str, RunningTask] = {}
+        self.holding: dict[str, RunningTask] = {}
+        self.reporter = None
+        if context.settings.monitor:
+            self.reporter = RunReporter(context.link)
         self.started = 0
-        self.no_forks = FaultLog("cannot fork", _log, clock)
+        self.no_forks = FaultLog("cannot fork", _log, context.clock)
         self.no_fork: str | None = None
-        self._tasks: dict[str, RunningTask] = {}
         # How long each occurrence has waited last that found no room for its process.
         self._refused: dict[Occurrence, float] = {}
-        self._holding: dict[str, RunningTask] = {}
-        self.holding: Mapping[str, RunningTask] = self._holding
-        self._pool = pool
-        self._guard = guard
-        self._clock = clock
-        self._recorder = recorder
-        self._output = output
+        self._pool = context.pool
+        self._clock = context.clock
+        self._recorder = context.recorder
+        self._output = context.output
+        self._guard = TaskGuard(context.settings, context.pool, context.clock, context.deadman)
         self._printing: dict[int, RunningTask] = {}
         self._readers: dict[int, RunningTask] = {}
         self._read_all: list[int] = []
-        if output is not None:
-            output.whose = self._whose
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def __iter__(self) -> Iterator[RunningTask]:
-        return iter([*self._tasks.values()])
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._tasks
-
-    def __getitem__(self, key: str) -> RunningTask:
-        return self._tasks[key]
+        if self._output is not None:
+            self._output.whose = self._whose
 
     def holder_of(self, key: str) -> str | None:
         """What identifies the run, or the extra run, of a schedule that is running here.
 
         None if there is none.
         """
-        task = self._tasks.get(key) or self._holding.get(key)
+        task = self.running.get(key) or self.holding.get(key)
         return None if task is None else str(task.row.token)
 
     @property
     def alive(self) -> bool:
         """Whether a process of any task can still be alive."""
-        return any(not task.empty for task in self)
+        return any(not task.empty for task in self.running.values())
 
     @property
     def links(self) -> Sequence[Waitable]:
@@ -150,24 +258,13 @@ class TaskTable:
             self.no_forks.failed(error)
             raise
         self.no_fork = None
-        self.no_forks.passed()
-
-    def order(self, count: int) -> None:
-        """Have runners created while this worker does other work; see `RunnerPool.order`."""
-        self._pool.order(count)
-
-    def trim(self, quiet: float) -> None:
-        """Let waiting runners exit that are probably not needed soon; see `RunnerPool.trim`."""
-        self._pool.trim(quiet)
+        if self.no_forks.ongoing:
+            self.no_forks.passed()
 
     def close(self) -> None:
         """Let the collector write the output that it has read, because no task is left."""
         if self._output is not None:
             self._output.stop()
-
-    def dismiss(self) -> bool:
-        """Let the waiting runners exit; see `RunnerPool.dismiss`."""
-        return self._pool.dismiss()
 
     def start(self, lease: Lease, run: Run) -> None:
         """Start the task of a leased row in a waiting runner; `prepare` must be called before."""
@@ -184,9 +281,9 @@ class TaskTable:
             store_clock=self._recorder.clock,
             started_at=self._recorder.clock.reading(),
         )
-        self._tasks[row.key] = task
+        self.running[row.key] = task
         if hold is not None:
-            self._holding[hold.key] = task
+            self.holding[hold.key] = task
         place = _PLACES.get(run.definition.settings.output, PIPE)
         if runner.pipe is None or self._output is None:
             place = RAW if place == PIPE else place
@@ -198,7 +295,8 @@ class TaskTable:
             late = task.started_at.milliseconds / 1000 - row.next_run_time
             self._recorder.counts.started(late)
         task.log("started, %s, attempt %d", run.definition.type, row.attempt)
-        self.reporter.started(task)
+        if self.reporter is not None and task.is_pinged:
+            self.reporter.started(task)
         self._guard.begin(task)
         runner.link.data_limit = run.definition.settings.data_limit
         task_fields = assignment(row, run.definition, run.scheduled_time)
@@ -207,18 +305,17 @@ class TaskTable:
 
     def remove(self, key: str) -> RunningTask:
         """Forget a task whose lease has ended, and return it."""
-        task = self._tasks.pop(key)
+        task = self.running.pop(key)
         if task.hold is not None:
-            del self._holding[task.hold.key]
+            del self.holding[task.hold.key]
         return task
 
     def receive(self, writer: LeaseWriter) -> None:
         """Record the reports of runners, answer their requests, and note who has ended."""
-        for task in self:
+        for task in [*self.running.values()]:
             if task.empty:
                 continue  # skipped, because the runner might run another task by now
             link = task.runner.link
-            link.flush()
             self._handle(task, link.receive(), writer)
             if self._pool.cut_off(task.runner):
                 task.run_over(f"its process has sent {link.fault}", self._clock.monotonic())
@@ -227,7 +324,7 @@ class TaskTable:
 
     def _reap(self, writer: LeaseWriter) -> None:
         """Note which runners have ended, and which of them have left no process behind."""
-        by_runner = {task.runner: task for task in self if not task.empty}
+        by_runner = {task.runner: task for task in self.running.values() if not task.empty}
         for runner in self._pool.reap():
             if (task := by_runner.get(runner)) is not None:
                 self._handle(task, runner.last_words, writer)
@@ -251,13 +348,13 @@ class TaskTable:
         Returns:
             When to call this method and `receive` again, seconds of the monotonic clock.
         """
-        wakes = min(self._guard.watch(self._tasks.values()), self._pool.wakes)
+        wakes = min(self._guard.watch(self.running.values()), self._pool.wakes)
         return wakes if self._output is None else min(wakes, self._output.wakes)
 
     def guard_before_blocking(self) -> None:
         """Send the signals that are due; call this before a request or a fork, which can block."""
-        if self._tasks:
-            self.guard()
+        if self.running:
+            self._guard.watch(self.running.values())
 
     def stop(self, task: RunningTask, reason: Reason, limit: float | None = None) -> None:
         """Begin to stop a task; see `TaskGuard.stop`."""
@@ -265,7 +362,7 @@ class TaskTable:
 
     def stop_all(self, reason: Reason, limit: float | None = None) -> None:
         """Begin to stop all tasks; see `TaskGuard.stop`."""
-        for task in self:
+        for task in self.running.values():
             self._guard.stop(task, reason, limit)
 
     def peek(self, task: RunningTask) -> None:
@@ -287,7 +384,7 @@ class TaskTable:
         Returns:
             The task; None if no task with this key runs, or if it has no process any more.
         """
-        task = self._tasks.get(key)
+        task = self.running.get(key)
         if task is None or task.empty or task.awaits_output:
             return None
         if self._output is not None and task.is_collected and task.runner.pipe is not None:

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import Any
 
-from psched.base.clock import Clock
 from psched.config import Config
 from psched.core.definition import parse_row
 from psched.core.model import QUARANTINED, WAITING, Decision, Row, Settlement, Token
@@ -30,7 +29,7 @@ from psched.core.operations.pauses import PastPause
 from psched.core.policy import Run, after_claim, after_run, postpone
 from psched.core.remote_policy import PolicyRequest, parse_answer
 from psched.runner.messages import FROM_TRIGGER_HELPER
-from psched.runner.runner_pool import RunnerChild, RunnerPool
+from psched.runner.runner_pool import RunnerChild
 from psched.triggers.custom import (
     DEADLINE,
     AskElsewhereError,
@@ -38,7 +37,7 @@ from psched.triggers.custom import (
     loading_by,
     refuse_to_ask,
 )
-from psched.triggers.trigger import is_custom
+from psched.worker.context import Context
 from psched.worker.task_table import TaskTable
 
 _log = logging.getLogger("psched.worker")
@@ -92,37 +91,39 @@ class TriggerHelpers:
     """Sends questions to helper processes, and receives the answers; owns the questions.
 
     Args:
+        context: what the parts of the worker share.
         tasks: has each new helper forked, after it has guarded the running tasks.
-        pool: creates and kills the processes.
-        settings: contain the defaults for settings that a row does not contain.
-        clock: measures which questions are slow.
+
+    Attributes:
+        ends: the questions how to settle leases after a run, by the row's key, the lease's token
+            and the version of the row; read only.
+        is_busy: whether there may be a helper, or a question, so that `receive` is to be called.
     """
 
-    def __init__(self, tasks: TaskTable, pool: RunnerPool, settings: Config, clock: Clock) -> None:
+    def __init__(self, context: Context, tasks: TaskTable) -> None:
         self._tasks = tasks
-        self._pool = pool
-        self._settings = settings
-        self._clock = clock
+        self._pool = context.pool
+        self._settings = context.settings
+        self._clock = context.clock
         self._idle: list[RunnerChild] = []
         self._asked: list[Question] = []
         self._queue: list[Question] = []
         self._fork_at = 0.0
         self._received = 0.0
-        self._ends: dict[tuple[str, Token, int], Question] = {}
+        self.ends: dict[tuple[str, Token, int], Question] = {}
+        self.is_busy = False
 
     def open(
         self, row: Row, now: float, pauses: tuple[PastPause, ...] = ()
     ) -> Run | Settlement | Question:
-        """Decide what to do with a row that has just been claimed; see `policy.after_claim`.
+        """Decide what to do with a claimed row that has a user's trigger; see `after_claim`.
 
-        Returns:
-            What to run; or a settlement, if there is nothing to run; or a question, if the row's
-            trigger must be called in a helper. A later `receive` sets the question's ``answer``.
+        The result is a question if the trigger must be called in a helper. A later `receive` sets
+        the question's ``answer``.
         """
         # If there are too many slow questions, the row is postponed, even if it could run now,
         # because its trigger must be called after the run.
-        is_asked = row.status == WAITING and row.cron and is_custom(row.cron)
-        if is_asked and self._is_full(row.cron or ""):
+        if row.status == WAITING and self._is_full(row.cron or ""):
             return postpone(row, ceil(DEADLINE))
         try:
             with loading_by(refuse_to_ask):
@@ -140,13 +141,13 @@ class TriggerHelpers:
         this version of the row. `policy.after_run` describes the arguments.
         """
         key = (leased.key, leased.token, current.version)
-        if key not in self._ends:
+        if key not in self.ends:
             try:
                 with loading_by(refuse_to_ask):
                     return after_run(leased, current, decision, settings, now)
             except AskElsewhereError:
-                self._ends[key] = self._ask(PolicyRequest(current, now, leased, decision))
-        answer = self._ends[key].answer
+                self.ends[key] = self._ask(PolicyRequest(current, now, leased, decision))
+        answer = self.ends[key].answer
         return answer if isinstance(answer, Settlement) else None
 
     def awaits(self, row: Row) -> bool:
@@ -154,14 +155,14 @@ class TriggerHelpers:
         token = row.token
         return any(
             question.answer is None
-            for (key, of, _), question in self._ends.items()
+            for (key, of, _), question in self.ends.items()
             if key == row.key and of == token
         )
 
     def forget(self, row: Row) -> None:
         """Drop the questions about the settlement of a row's lease, because the lease has ended."""
-        for end in [end for end in self._ends if end[:2] == (row.key, row.token)]:
-            self.drop(self._ends.pop(end))
+        for end in [end for end in self.ends if end[:2] == (row.key, row.token)]:
+            self.drop(self.ends.pop(end))
 
     def drop(self, question: Question) -> None:
         """Drop a question whose answer is not needed any more; kill the helper that works on it."""
@@ -197,6 +198,7 @@ class TriggerHelpers:
         for question in [*self._asked]:
             self._receive_answer(question)
         self._send()
+        self.is_busy = bool(self._idle or self._asked or self._queue)
 
     @property
     def wakes(self) -> float:
@@ -220,13 +222,13 @@ class TriggerHelpers:
         question = Question(case, class_name(case.row.cron or ""), self._clock.monotonic())
         self._queue.append(question)
         self._send()
+        self.is_busy = True
         return question
 
     def _receive_answer(self, question: Question) -> None:
         helper = question.helper
         if helper is None:
             return
-        helper.link.flush()
         messages = helper.last_words if helper.exit is not None else helper.link.receive()
         problem = None
         if messages:

@@ -9,20 +9,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from psched.base.clock import Clock
 from psched.base.errors import StoreError
 from psched.base.log import Log, log_uncaught
-from psched.base.texts import brief
 from psched.config import Config
-from psched.core.history.counts import Counts
 from psched.core.store_protocol import Store
 from psched.master.generation_spec import BAD_HANDLERS, DRAINED, WorkerIdentity
 from psched.master.messages import FROM_MASTER
 from psched.process import kernel
 from psched.process.kernel import set_title
-from psched.process.link import Link
 from psched.process.signals import SIGNALS, SignalInbox, Waitable
 from psched.runner.stop_flags import Reason
+from psched.worker.context import Context
 from psched.worker.lease_loop import LeaseLoop
 from psched.worker.task_table import TaskTable
 
@@ -106,21 +103,11 @@ class Inbox(Protocol):
 class Worker:
     """The main loop of a worker process, after the handlers have been loaded.
 
-    `psched.worker.composition.make_worker` creates a worker with its parts.
-
     Args:
-        link: the connection to the master.
-        place: the worker's number, generation and nonce.
-        settings: contain the timeouts that limit the time between two heartbeats.
-        store: the store; its connection is closed when the worker ends.
-        tasks: owns the running tasks.
-        lease_loop: owns the leases.
-        recycling: decides when the worker is to be replaced.
+        context: what the parts of the worker share.
         inbox: receives the signals to this process.
         log: the log of this process.
-        clock: measures when a heartbeat is due.
         show_title: sets the title of this process in the list of processes.
-        counts: what this worker has counted, which is sent to the master for metrics.
 
     Attributes:
         exit_status: the worker's exit status; None while the worker is to continue.
@@ -128,33 +115,27 @@ class Worker:
 
     def __init__(
         self,
-        link: Link,
-        place: WorkerIdentity,
-        settings: Config,
+        context: Context,
         *,
-        store: Store,
-        tasks: TaskTable,
-        lease_loop: LeaseLoop,
-        recycling: Recycling,
         inbox: Inbox,
         log: Log,
-        clock: Clock,
-        show_title: Callable[[str], object],
-        counts: Counts,
+        show_title: Callable[[str], object] = set_title,
     ) -> None:
+        settings = context.settings
         self.exit_status: int | None = None
-        self._link = link
-        link.expects = FROM_MASTER
-        self._place = place
-        self._store = store
-        self._tasks = tasks
-        self._lease_loop = lease_loop
-        self._recycling = recycling
+        self._link = context.link
+        self._link.expects = FROM_MASTER
+        self._title = str(context.place)
+        self._store = context.store
+        self._pool = context.pool
+        self._tasks = TaskTable(context)
+        self._lease_loop = LeaseLoop(context, self._tasks)
+        self._clock = context.clock
+        self._recycling = Recycling(settings, context.rng, self._clock.monotonic())
         self._inbox = inbox
         self._log = log
-        self._clock = clock
         self._show_title = show_title
-        self._counts = counts if settings.metrics else None
+        self._counts = context.recorder.counts if settings.metrics else None
         self._admitted = False
         self._stopping = False
         self._give_up_at = 0.0
@@ -223,11 +204,13 @@ class Worker:
         timeout = self._lease_loop.tick()
         if looks and self._lease_loop.is_full:
             self._link.send({"full": True})  # there may be more due rows, so another is to look
-        if self._lease_loop.pop_given_back():
+        if self._lease_loop.execution.given_back:
+            self._lease_loop.execution.given_back = False
             self._link.send({"gave_back": True})
         now = self._clock.monotonic()
         self._report(now)
-        self._tasks.reporter.flush()
+        if self._tasks.reporter is not None and self._tasks.reporter.has_news:
+            self._tasks.reporter.flush()
         self._relay_output()
         if self._stopping:
             self._see_whether_it_is_done(now)
@@ -240,7 +223,6 @@ class Worker:
             self._log.reopen()
         if signal.SIGTERM in arrived or signal.SIGQUIT in arrived:
             self._stop(None)
-        self._link.flush()
         # The loop reads all messages, because `closed` is set only after the last message.
         while messages := self._link.receive():
             for message in messages:
@@ -324,7 +306,7 @@ class Worker:
     def _see_whether_it_is_done(self, now: float) -> None:
         """Set the exit status if no lease is left, or the store has not answered for too long."""
         # The exit functions of runners need time. Runners limit it themselves.
-        if self._lease_loop.idle and (now >= self._give_up_at or not self._tasks.dismiss()):
+        if self._lease_loop.idle and (now >= self._give_up_at or not self._pool.dismiss()):
             self._lease_loop.leave()
             self.exit_status = DRAINED
         elif self._tasks.alive or self._lease_loop.asks:
@@ -335,15 +317,14 @@ class Worker:
 
     def _report(self, now: float) -> None:
         """Report changes to the master, and send a heartbeat if one is due."""
-        if recovered := self._lease_loop.pop_recovered():
-            self._link.send({"recovered": recovered})
-        if self._recycling.reached(self._tasks.started - len(self._tasks), now):
+        if self._lease_loop.recovered:
+            self._link.send({"recovered": self._lease_loop.recovered})
+            self._lease_loop.recovered = []
+        tasks = len(self._tasks.running)
+        if self._recycling.reached(self._tasks.started - tasks, now):
             self._next_heartbeat = now
-        tasks, why = len(self._tasks), self._recycling.why
-        away = None if self._lease_loop.away is None else brief(self._lease_loop.away)
-        load = {**self._lease_loop.load._asdict(), "waited": self._lease_loop.waited}
-        load["no_fork"] = None if self._tasks.no_fork is None else brief(self._tasks.no_fork)
-        news = {"tasks": tasks, "away": away, "enough": why, **load}
+        why = self._recycling.why
+        news = {**self._lease_loop.news(), "enough": why}
         is_new = news != self._last_news or (self._counts is not None and self._counts.has_news)
         if is_new or (why and not self._stopping):
             self._next_heartbeat = min(self._next_heartbeat, self._last_heartbeat + _HEARTBEAT)
@@ -354,8 +335,8 @@ class Worker:
             age = self._lease_loop.claim_age
             self._link.send({**news, "claim_age": age, **self._counted()})
             stopping = ", leaving" if self._stopping else ""
-            self._show_title(f"{self._place}: {tasks} tasks{stopping}")
-        if self._lease_loop.has_polled and not self._told_poll:
+            self._show_title(f"{self._title}: {tasks} tasks{stopping}")
+        if not self._told_poll and self._lease_loop.claim_age is not None:
             # This follows the first heartbeat, so that the master knows the slots of this worker
             # when it tells the service manager that it is ready.
             self._told_poll = True
@@ -369,13 +350,8 @@ class Worker:
     def _status(self) -> dict[str, Any]:
         """This worker's tasks, recent errors and losses, for ``psched status``."""
         mono, boot = self._clock.monotonic(), self._clock.boottime()
-        tasks = [task.report(mono, boot) for task in self._tasks]
-        return {
-            "tasks": tasks,
-            "errors": [*self._log.recent],
-            "lost_records": self._lease_loop.lost_records,
-            "lost_outputs": self._lease_loop.lost_outputs,
-        }
+        tasks = [task.report(mono, boot) for task in self._tasks.running.values()]
+        return {"tasks": tasks, "errors": [*self._log.recent], **self._lease_loop.losses()}
 
 
 def prepare_process(log: Log, place: WorkerIdentity) -> SignalInbox:

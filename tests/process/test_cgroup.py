@@ -395,7 +395,7 @@ def full(group):
         tasks = [bench.start("run", key) for key in "abc"]
         for task in tasks:
             bench.until(lambda task=task: task.empty)
-        bench.tasks.dismiss()
+        bench.pool.dismiss()
         bench.until(lambda: not bench.tasks.links)
         leave(worker, group)
     return [str(task.conclusion) for task in tasks], Path("log").read_text()

@@ -239,16 +239,16 @@ def test_an_order_to_a_dead_server_is_an_error():
 def ordered_by_a_worker():
     bench = Bench(HANDLERS, concurrency=3)
     outcomes = [bench.run("returns")]
-    bench.tasks.order(3)
+    bench.pool.order(3)
     bench.until(lambda: len(bench.pool._idle) == 3)
-    bench.tasks.order(2)  # that many wait already
+    bench.pool.order(2)  # that many wait already
     pids = {runner.pid for runner in bench.pool._idle}
     tasks = [bench.start("returns", str(number)) for number in range(3)]
     outcomes += [bench.finish(task) for task in tasks]
     used = {task.runner.pid for task in tasks} == pids
     server = bench.server
     kill(server)
-    bench.tasks.order(1)  # fails, or its answer never arrives
+    bench.pool.order(1)  # fails, or its answer never arrives
     bench.until(lambda: has_ended(server))
     return outcomes, used, bench.run("returns"), bench.server != server
 
@@ -260,8 +260,8 @@ def test_a_worker_has_runners_forked_while_it_works_and_does_without():
 def dismissed_with_an_order():
     bench = Bench({"waits": waits_for_a_file}, concurrency=4)
     task = bench.start("waits")
-    bench.tasks.order(3)
-    bench.tasks.dismiss()
+    bench.pool.order(3)
+    bench.pool.dismiss()
     bench.until(lambda: {*bench.pool._alive} == {task.runner.pid})
     alive = task.over
     Path("finish").touch()
@@ -280,11 +280,11 @@ def trimmed():
         bench.finish(task)
     Path("finish").touch()
     bench.finish(to_end_last)
-    bench.tasks.order(5)
+    bench.pool.order(5)
     bench.until(lambda: len(bench.pool._idle) == 5)
     waiting = []
     for quiet in 9, 11, 599, 601:
-        bench.tasks.trim(quiet)
+        bench.pool.trim(quiet)
         left = {runner.pid for runner in bench.pool._idle}
         bench.until(lambda left=left: {*bench.pool._alive} == left)
         waiting.append((len(left), sum(not runner.used for runner in bench.pool._idle)))

@@ -1,6 +1,5 @@
 """A worker's tick on a store whose answers get lost, and which is redefined under it."""
 
-import random
 from collections import Counter
 from dataclasses import replace as changed
 from datetime import UTC, datetime
@@ -20,13 +19,13 @@ from psched.core.history.protocol import KeepsHistory
 from psched.core.model import Finish, Settlement
 from psched.core.store_protocol import ClaimUnknownError
 from psched.runner.stop_flags import Reason
-from psched.worker.composition import make_lease_loop
+from psched.worker.lease_loop import LeaseLoop
 from support.bench import CLOCK, Bench
-from support.history import recorder
 from support.isolated import isolated
 from support.misbehaving_handlers import HANDLERS
 from support.stores import Sql
 from support.waiting import PATIENCE
+from support.worker import context
 
 
 class Unreliable:
@@ -119,16 +118,8 @@ class Scene:
         self.store.init()
         self.store.claimed = keys
         self.clock = Host()
-        self.loop = make_lease_loop(
-            self.store,
-            self.settings,
-            nonce="nonce",
-            tasks=self.bench.tasks,
-            pool=self.bench.pool,
-            clock=self.clock,
-            rng=random.Random(1),  # noqa: S311  # jitter
-            recorder=recorder(self.clock),
-        )
+        shared = context(self.clock, self.settings, store=self.store, pool=self.bench.pool)
+        self.loop = LeaseLoop(shared, self.bench.tasks)
 
     def add(self, key, type_, **fields):
         self.schedules.add(key, type_, next_time=60, **fields)
@@ -201,12 +192,12 @@ def test_a_stop_that_comes_before_the_run_is_recorded():
 def refused_claims():
     scene = Scene("one", poll_interval=0.01, concurrency=2)
     scene.add("one", "cleans_up", data={"gate": "gate"})
-    scene.until(lambda: len(scene.bench.tasks) == 1)
+    scene.until(lambda: len(scene.bench.tasks.running) == 1)
     scene.store.faults["claim"] = ["away"] * 6
     begin = CLOCK.monotonic()
     scene.until(lambda: not scene.store.faults["claim"])
     took = CLOCK.monotonic() - begin
-    scene.until(lambda: not scene.loop.away)
+    scene.until(lambda: not scene.loop.execution.gateway.backoff.away)
     Path("gate").touch()
     scene.finished("one")
     return took, scene.store.requests["marked"], [*scene.bench.log.recent]
@@ -225,11 +216,13 @@ def test_a_store_that_can_only_be_read_is_away_until_it_can_be_written():
 def refused_claim_that_was_not_due():
     scene = Scene("one", poll_interval=0.05, concurrency=2)
     scene.add("one", "cleans_up", data={"gate": "gate"})
-    scene.until(lambda: len(scene.bench.tasks) == 1)
-    scene.loop._claimer._next_poll = CLOCK.monotonic() + 3600
+    scene.until(lambda: len(scene.bench.tasks.running) == 1)
+    scene.loop.execution.pacing.next_poll = CLOCK.monotonic() + 3600
     # The first to find it away reads; so does what follows, which is answered.
     scene.store.faults = {"marked": ["away"], "claim": ["away"]}
-    scene.until(lambda: not (scene.store.faults["claim"] or scene.loop.away))
+    scene.until(
+        lambda: not (scene.store.faults["claim"] or scene.loop.execution.gateway.backoff.away)
+    )
     Path("gate").touch()
     scene.finished("one")
     return len(scene.bench.log.recent)
@@ -291,7 +284,7 @@ def unanswered_extends():
     scene.add("one", "cleans_up", data={"gate": "gate"})
     scene.store.faults = {"extend": ["before", "after", "away"]}
     scene.until(lambda: scene.store.requests["extend"] > 3)
-    [task] = scene.bench.tasks
+    [task] = scene.bench.tasks.running.values()
     extended = task.deadlines.extend - CLOCK.boottime()
     Path("gate").touch()
     return extended > 0, scene.finished("one")
@@ -306,10 +299,10 @@ def settled_and_extended():
     scene.add("one", "returns")
     scene.store.faults = {"settle": ["after"]}
     scene.until(lambda: scene.store.requests["settle"] == 1)
-    [task] = scene.bench.tasks
+    [task] = scene.bench.tasks.running.values()
     # Its lease is to be extended before its end is written once more.
     task.deadlines = changed(task.deadlines, sent=task.deadlines.sent - task.deadlines.lease / 2)
-    scene.until(lambda: not len(scene.bench.tasks))
+    scene.until(lambda: not len(scene.bench.tasks.running))
     return scene.row("one").fence, scene.store.requests["extend"], [*scene.bench.log.recent]
 
 
@@ -350,17 +343,17 @@ def test_whether_an_end_without_an_answer_counts_is_not_known_once_the_lease_is_
 def preempted_before_its_end(own):
     scene = Scene("one")
     scene.add("one", "cleans_up", data={"gate": "gate"}, **own)
-    scene.until(lambda: len(scene.bench.tasks))
+    scene.until(lambda: len(scene.bench.tasks.running))
     other = make_store(scene.settings)
     other.delete("one")
     other.settle([Settlement.of(other.get("one"), remove=True)])
     other.disconnect()
-    [task] = scene.bench.tasks
+    [task] = scene.bench.tasks.running.values()
     task.decided(Finish())  # it has called finish(), and has not returned yet
-    scene.loop._gateway.extend_now(task)
+    scene.loop.execution.gateway.extend_now(task)
     scene.store.faults = {"settle": ["after"]}
     Path("gate").touch()
-    scene.until(lambda: not len(scene.bench.tasks))
+    scene.until(lambda: not len(scene.bench.tasks.running))
     scene.until(lambda: scene.store.requests["record"])
     [record] = other.runs()
     other.disconnect()
@@ -388,7 +381,7 @@ def stopped_while_the_store_is_away(how):
     elif how == "at its limit":
         scene.loop.stop(0.1)
     else:  # as a worker does whose master has died
-        for task in scene.bench.tasks:
+        for task in scene.bench.tasks.running.values():
             scene.bench.tasks.stop(task, Reason.SHUTDOWN, 0)
         scene.loop.stop(0)
     scene.until(lambda: scene.loop.idle)
@@ -435,7 +428,7 @@ def recovered():
     scene.store.faults = {"recover": ["away", "after"]}
     scene.loop.recover(["dead", "unheard of"])
     fences = scene.finished("one", "two")
-    return fences, scene.loop.pop_recovered()
+    return fences, scene.loop.recovered
 
 
 def test_what_a_dead_worker_held_is_released_and_run():
@@ -445,18 +438,18 @@ def test_what_a_dead_worker_held_is_released_and_run():
 def redefined():
     scene = Scene("one")
     scene.add("one", "cleans_up", data={"gate": "gate"}, cron="0 0 1 1 *", catchup="latest")
-    scene.until(lambda: len(scene.bench.tasks))
+    scene.until(lambda: len(scene.bench.tasks.running))
     scene.schedules["one"].modify(cron="0 0 1 2 *")
     scene.schedules.close()
     Path("gate").touch()
-    scene.until(lambda: not len(scene.bench.tasks))
+    scene.until(lambda: not len(scene.bench.tasks.running))
     return scene.row("one").next_time
 
 
 def watched_while_it_was_redefined():
     scene = Scene("one")
     scene.add("one", "cleans_up", data={"gate": "gate"}, cron="0 0 1 1 *", catchup="latest")
-    scene.until(lambda: len(scene.bench.tasks))
+    scene.until(lambda: len(scene.bench.tasks.running))
     scene.schedules["one"].modify(cron="0 0 1 2 *")
     scene.schedules.close()
     tasks, events = scene.bench.tasks, []
@@ -471,7 +464,7 @@ def watched_while_it_was_redefined():
         request = getattr(scene.store, name)
         setattr(scene.store, name, partial(_noted, events, name, request))
     Path("gate").touch()
-    scene.until(lambda: not len(scene.bench.tasks))
+    scene.until(lambda: not len(scene.bench.tasks.running))
     return [(first, then) for first, then in pairwise(events) if then != "guards"]
 
 
@@ -493,11 +486,11 @@ def test_a_schedule_that_was_redefined_while_its_task_ran_goes_on_as_it_is_now()
 def lease_shortened():
     scene = Scene("one", alive_time=60)
     scene.add("one", "cleans_up", data={"gate": "gate"})
-    scene.until(lambda: len(scene.bench.tasks))
+    scene.until(lambda: len(scene.bench.tasks.running))
     scene.schedules["one"].modify(alive_time=6)
     scene.schedules.close()
-    [task] = scene.bench.tasks
-    scene.loop._gateway.extend_now(task)
+    [task] = scene.bench.tasks.running.values()
+    scene.loop.execution.gateway.extend_now(task)
     ends_here = task.deadlines.end - CLOCK.boottime()
     ends_there = scene.row("one").next_run_time - CLOCK.wall()
     return ends_here, ends_there
@@ -512,13 +505,18 @@ def leases_of_different_lengths():
     scene = Scene(alive_time=60, concurrency=3, database_timeout=1)
     for key, alive_time in ("short", 20), ("default", None), ("long", 600):
         scene.add(key, "cleans_up", data={"gate": "gate"}, alive_time=alive_time)
-    scene.until(lambda: len(scene.bench.tasks) == 3)
+    scene.until(lambda: len(scene.bench.tasks.running) == 3)
     begun = CLOCK.boottime()
     # All are extended when the shortest is due.
-    scene.until(lambda: all(task.deadlines.sent > begun for task in scene.bench.tasks))
-    keys = [task.row.key for task in scene.bench.tasks]
+    scene.until(
+        lambda: all(task.deadlines.sent > begun for task in scene.bench.tasks.running.values())
+    )
+    keys = [task.row.key for task in scene.bench.tasks.running.values()]
     there = {key: scene.row(key).next_run_time - CLOCK.wall() for key in keys}
-    here = {task.row.key: task.deadlines.end - CLOCK.boottime() for task in scene.bench.tasks}
+    here = {
+        task.row.key: task.deadlines.end - CLOCK.boottime()
+        for task in scene.bench.tasks.running.values()
+    }
     return here, there
 
 
@@ -534,8 +532,8 @@ def due_soon():
     scene.schedules.add("soon", "returns", next_time=due)
     scene.schedules.close()
     scene.until(lambda: scene.store.requests["claim"])
-    planned = scene.loop._claimer.wakes - CLOCK.monotonic() + CLOCK.wall() - due
-    scene.until(lambda: len(scene.bench.tasks))
+    planned = scene.loop.execution.pacing.wakes - CLOCK.monotonic() + CLOCK.wall() - due
+    scene.until(lambda: len(scene.bench.tasks.running))
     return planned, CLOCK.wall() - due
 
 

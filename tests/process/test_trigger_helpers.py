@@ -5,7 +5,6 @@ import json
 import logging
 import math
 import os
-import random
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
@@ -20,13 +19,13 @@ from psched.config import from_mapping
 from psched.core.model import QUARANTINED, WAITING, Row
 from psched.process import tree
 from psched.worker import trigger_helpers
-from psched.worker.composition import make_lease_loop
+from psched.worker.lease_loop import LeaseLoop
 from support.bench import CLOCK, Bench
-from support.history import recorder
 from support.isolated import isolated
 from support.misbehaving_handlers import HANDLERS
 from support.stores import Sql
 from support.waiting import PATIENCE
+from support.worker import context
 
 TRIGGERS = """
     import ctypes, os, subprocess, sys, threading, time
@@ -142,16 +141,8 @@ class Scene:
         self.bench = Bench(HANDLERS, hooks=hooks, **given)
         self.store = make_store(from_mapping(given))
         self.store.init()
-        self.loop = make_lease_loop(
-            self.store,
-            from_mapping(given),
-            nonce="nonce",
-            tasks=self.bench.tasks,
-            pool=self.bench.pool,
-            clock=CLOCK,
-            rng=random.Random(1),  # noqa: S311  # jitter
-            recorder=recorder(CLOCK),
-        )
+        shared = context(CLOCK, from_mapping(given), store=self.store, pool=self.bench.pool)
+        self.loop = LeaseLoop(shared, self.bench.tasks)
         self.bench.pool.before_server_fork = self.store.disconnect
 
     def add(self, key, cron=None, how=None, type_="returns", next_time=0, **columns):
@@ -281,7 +272,7 @@ def beside_one_whose_task_is_over(how):
     # What is on time is run without a question to its trigger.
     scene = Scene(alive_time=20, catchup="skip", catchup_grace=3600)
     scene.add("wild", "Wild", {"how": how}, next_time=int(CLOCK.wall()))
-    scene.until(lambda: any(task.empty for task in scene.bench.tasks))
+    scene.until(lambda: any(task.empty for task in scene.bench.tasks.running.values()))
     scene.add("plain")
     scene.until(lambda: scene.has_run("plain"))
     before = scene.row("wild").status
@@ -323,15 +314,15 @@ def asked_while_the_store_is_away():
     trigger_helpers.DEADLINE = 1.0
     scene = Scene(alive_time=20, catchup="skip", catchup_grace=3600)
     scene.add("wild", "Wild", {"how": "hangs"}, next_time=int(CLOCK.wall()))
-    scene.until(lambda: any(not task.empty for task in scene.bench.tasks))
+    scene.until(lambda: any(not task.empty for task in scene.bench.tasks.running.values()))
     scene.loop.pause()
-    backoff = scene.loop._backoff
+    backoff = scene.loop.execution.gateway.backoff
     with suppress(StoreUnavailableError):
         backoff.ask(gone)
     backoff.not_before, scene.loop._next_marks = 0, math.inf
     # The store is not asked for anything: it is not known yet what to write.
     scene.until(lambda: scene.loop.asks)
-    return scene.loop.away
+    return scene.loop.execution.gateway.backoff.away
 
 
 def gone():

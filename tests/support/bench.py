@@ -22,12 +22,12 @@ from psched.output.collection import OutputCollection
 from psched.process.cgroup import Cgroup
 from psched.process.deadman import DeadMan
 from psched.service.worker_boot import make_runner_pool
-from psched.worker.composition import make_task_table
 from psched.worker.running_task import Lease, RunningTask
+from psched.worker.task_table import TaskTable
 from psched.worker.worker import prepare_process
-from support.history import recorder
 from support.processes import children, title
 from support.waiting import PATIENCE, wait_until
+from support.worker import context
 
 CLOCK = SystemClock()
 
@@ -107,13 +107,8 @@ class Bench:
         if self.output is not None:
             self.pool.start()
             self.output.start()
-        self.tasks = make_task_table(
-            self._settings,
-            pool=self.pool,
-            deadman=DeadMan(),
-            clock=CLOCK,
-            recorder=recorder(CLOCK),
-            output=self.output,
+        self.tasks = TaskTable(
+            context(CLOCK, self._settings, pool=self.pool, deadman=DeadMan(), output=self.output)
         )
 
     def start(self, type: str, key: str | None = None, **data: object) -> RunningTask:  # noqa: A002
@@ -145,7 +140,7 @@ class Bench:
         self.pool.prepare()
         deadlines = Deadlines(CLOCK.boottime(), 300, 5.0)
         self.tasks.start(Lease(row, deadlines), Run(parse_row(row, self._settings), 60))
-        return self.tasks[row.key]
+        return self.tasks.running[row.key]
 
     @property
     def collector(self) -> int:
@@ -177,7 +172,7 @@ class Bench:
 
     def close(self) -> None:
         """Dismiss the runners and the fork server, and wait for their ends."""
-        self.tasks.dismiss()
+        self.pool.dismiss()
         collector = [] if self.output is None else self.output.links
         self.until(lambda: [*self.tasks.links] == collector)
         self.tasks.close()

@@ -1,12 +1,11 @@
 """Tests of how often a worker purges finished rows."""
 
-import random
-
 import pytest
 
 from psched.base.errors import StoreBusyError, StoreUnavailableError
 from psched.testing import ManualClock
-from psched.worker.chores.janitor import Janitor
+from psched.worker.chores import Janitor
+from support.worker import context
 
 
 class Store:
@@ -41,8 +40,7 @@ def store():
 
 @pytest.fixture
 def purge_after(store, clock):
-    rng = random.Random(1)  # noqa: S311  # jitter
-    janitor = Janitor(store, store, clock=clock, rng=rng)
+    janitor = Janitor(context(clock, store=store), store)
 
     def purge_after(seconds):
         clock.advance(seconds)

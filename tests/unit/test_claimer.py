@@ -1,15 +1,15 @@
 """Tests of the times at which a worker looks for due rows."""
 
 import contextlib
-import random
 
 import pytest
 
 from psched.config import from_mapping
 from psched.core.store_protocol import Claimed
 from psched.testing import ManualClock, ManualDeadMan, ManualRunnerPool
-from psched.worker.composition import make_lease_loop, make_task_table
-from support.history import recorder
+from psched.worker.execution import Execution
+from psched.worker.task_table import TaskTable
+from support.worker import context
 
 NEAR = 0.02
 """The time shortly before a row is due, in seconds."""
@@ -36,30 +36,19 @@ class Store:
 
 def looks(due, *, poll_interval=1.0):
     """The times of a worker's claims until a row is due in ``due`` seconds; see `Store.looks`."""
-    clock, rng = ManualClock(), random.Random(1)  # noqa: S311  # jitter
+    clock = ManualClock()
     store = Store(clock, due=due)
     settings = from_mapping({"url": "sqlite:///unused.db", "poll_interval": poll_interval})
     with contextlib.closing(ManualRunnerPool(clock)) as pool:
-        tasks = make_task_table(
-            settings, pool=pool, deadman=ManualDeadMan(clock), clock=clock, recorder=recorder(clock)
-        )
-        claimer = make_lease_loop(
-            store,
-            settings,
-            nonce="nonce",
-            tasks=tasks,
-            pool=pool,
-            clock=clock,
-            rng=rng,
-            recorder=recorder(clock),
-        )._claimer
-        claimer.claim()
+        shared = context(clock, settings, store=store, pool=pool, deadman=ManualDeadMan(clock))
+        execution = Execution(shared, TaskTable(shared))
+        execution.claim()
         while store.looks[-1] < 0:
             assert len(store.looks) < 100
-            sleep = claimer.wakes - clock.monotonic()
+            sleep = execution.pacing.wakes - clock.monotonic()
             # On Linux, a sleep can last a thousandth longer than requested.
             clock.advance(sleep * 1.001 if sleep > NEAR else sleep)
-            claimer.claim()
+            execution.claim()
     return store.looks
 
 

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import random
 from collections import deque
 from dataclasses import replace as changed
 
@@ -18,10 +17,11 @@ from psched.config import from_mapping
 from psched.core.history.records import WorkerRecord
 from psched.core.model import Row, Token
 from psched.core.store_protocol import ExpiredLease
+from psched.master.generation_spec import WorkerIdentity
 from psched.testing import ManualClock
-from psched.worker.chores import history_keeper
-from psched.worker.chores.history_keeper import BEAT_INTERVAL, HistoryKeeper
-from support.history import recorder
+from psched.worker import history_keeper
+from psched.worker.history_keeper import BEAT_INTERVAL, HistoryKeeper
+from support.worker import context
 
 START = 1_800_000_000
 
@@ -114,16 +114,8 @@ def store(clock):
 
 def make(store, clock, *, number=0, **settings):
     given = {"url": "sqlite:///unused.db", "concurrency": 3, **settings}
-    return HistoryKeeper(
-        store,
-        store,
-        from_mapping(given),
-        nonce="nonce",
-        number=number,
-        recorder=recorder(clock),
-        clock=clock,
-        rng=random.Random(1),  # noqa: S311  # a test
-    )
+    place = WorkerIdentity(number, 1, "nonce")
+    return HistoryKeeper(context(clock, from_mapping(given), store=store, place=place), store)
 
 
 def taken(key="k", **columns):

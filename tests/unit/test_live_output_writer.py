@@ -9,9 +9,10 @@ from psched.base.errors import SchemaError, StoreError, StoreUnavailableError
 from psched.core.output.records import RunningAttempt
 from psched.output.captured import LOST_OUTPUT, NO_OUTPUT, CapturedOutput
 from psched.testing import ManualClock
-from psched.worker.chores import live_output
-from psched.worker.chores.live_output import INTERVAL, LiveOutputWriter
+from psched.worker import output_keeper
+from psched.worker.output_keeper import INTERVAL, LiveOutputWriter
 from support.history import recorder
+from support.worker import context
 
 START = 1_800_000_000
 
@@ -54,8 +55,9 @@ class Tasks(dict):
         self.answers = []
         self.at_once = True
 
-    def __iter__(self):
-        return iter([*self.values()])
+    @property
+    def running(self):
+        return self
 
     def begin(self, key="k", output=NO_OUTPUT, *, kept=True):
         self[key] = SimpleNamespace(
@@ -95,7 +97,7 @@ def tasks(clock):
 
 @pytest.fixture
 def writer(store, tasks, clock):
-    return LiveOutputWriter(store, store, tasks, recorder=recorder(clock), clock=clock)
+    return LiveOutputWriter(context(clock), store, store, tasks)
 
 
 def text(output, dropped=0):
@@ -251,7 +253,7 @@ def test_after_a_failure_there_is_a_pause(writer, store, tasks, clock, error):
     store.failure = error("away")
     begun = clock.monotonic()
     work_for(writer, clock, 3)
-    assert writer.wakes - begun == INTERVAL + live_output._PAUSE
+    assert writer.wakes - begun == INTERVAL + output_keeper._PAUSE
     store.failure = None
     work_for(writer, clock, 20)
     assert store.written == [("k", b"one")]

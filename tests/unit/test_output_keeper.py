@@ -1,7 +1,6 @@
 """Tests of how a worker writes what its tasks have printed, and how it deletes old output."""
 
 import logging
-import random
 from types import SimpleNamespace
 
 import pytest
@@ -17,11 +16,13 @@ from psched.base.errors import (
 )
 from psched.config import from_mapping
 from psched.core.model import Row
+from psched.master.generation_spec import WorkerIdentity
 from psched.output.captured import LOST_OUTPUT, NO_OUTPUT, CapturedOutput
 from psched.testing import ManualClock
-from psched.worker.chores import output_keeper
-from psched.worker.chores.output_keeper import MOST_WAITING, OutputKeeper
+from psched.worker import output_keeper
+from psched.worker.output_keeper import MOST_WAITING, OutputKeeper
 from support.history import recorder
+from support.worker import context
 
 START = 1_800_000_000
 
@@ -61,7 +62,7 @@ class Outputs:
             raise self.refusal
         self.written += records
 
-    # The other tests of `psched.worker.chores.live_output` are in another module.
+    # The other tests of `LiveOutputWriter` are in another module.
     outputs = output_of = ask_for_output = write_live_output = NotImplemented
 
     def asked_output(self, attempts, now):
@@ -94,8 +95,11 @@ def store(clock):
     return Outputs(clock)
 
 
-class Tasks(list):
+class Tasks:
     """Running tasks that have printed nothing."""
+
+    def __init__(self, tasks):
+        self.running = dict(enumerate(tasks))
 
     def peek(self, task):
         raise AssertionError(f"nobody reads {task}")
@@ -105,16 +109,9 @@ class Tasks(list):
 
 
 def make(store, clock, *, number=0, tasks=(), **settings):
-    return OutputKeeper(
-        store,
-        store,
-        from_mapping({"url": "sqlite:///unused.db", "output": "both", **settings}),
-        tasks=Tasks(tasks),
-        number=number,
-        recorder=recorder(clock),
-        clock=clock,
-        rng=random.Random(1),  # noqa: S311  # a test
-    )
+    given = from_mapping({"url": "sqlite:///unused.db", "output": "both", **settings})
+    shared = context(clock, given, store=store, place=WorkerIdentity(number, 1, "nonce"))
+    return OutputKeeper(shared, store, Tasks(tasks))
 
 
 def printed(output=b"hello\n", *, dropped=0, key="k", setting="both"):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from psched.worker.unstarted import WaitingLease
 from support.driven import driven_host
 
 SOON = 0.003
@@ -29,7 +30,7 @@ def busy(host, *, rows=20, store=None, fields=None, **settings):
     worker = host.worker(store, **settings)
     worker.advance(0.002)
     # As if these rows had been due for a while.
-    worker.worker._lease_loop._claimer._backlog_since = -inf
+    worker.worker._lease_loop.execution.pacing._backlog_since = -inf
     for _ in range(3):
         end_all(worker)
     return worker, store
@@ -50,13 +51,13 @@ def leased(host):
 
 def prefetched(host, worker):
     """The keys of the rows that are leased and do not run."""
-    unsettled = {task.row.key for task in worker.worker._tasks if task.empty}
+    unsettled = {task.row.key for task in worker.worker._tasks.running.values() if task.empty}
     return leased(host) - {*worker.tasks} - unsettled
 
 
 def kept(worker):
     """The leases that wait for a free slot, by key."""
-    return worker.worker._lease_loop._claimer._unstarted.prefetched
+    return worker.worker._lease_loop.execution.unstarted.prefetched
 
 
 def reusing(host, *keys, took):
@@ -174,12 +175,12 @@ def test_after_a_slow_request_a_row_starts_if_a_slot_is_free(host):
 
 def test_a_row_for_which_there_is_no_place_any_more_stops_the_prefetch(host):
     worker, _ = busy(host, rows=40)
-    prefetch = worker.worker._lease_loop._claimer._prefetch
+    execution = worker.worker._lease_loop.execution
     [lease] = kept(worker).values()
-    worker.worker._lease_loop._claimer._unstarted.remove_prefetched(lease.row.key)
-    assert prefetch.room == 1
-    worker.worker._lease_loop._claimer.start(lease, lease.run, following=0)
-    assert prefetch.room == 0
+    del execution.unstarted.prefetched[lease.row.key]
+    assert execution.pacing.room_to_prefetch == 1
+    execution.start(lease, lease.run, following=0)
+    assert execution.pacing.room_to_prefetch == 0
     worker.advance(1)
     assert leased(host) == {*worker.tasks}
 
@@ -204,7 +205,7 @@ def test_when_forks_hang_one_tick_waits_for_one_fork(host):
     host.add(*(f"k{number:02}" for number in range(80)))
     worker = host.worker(concurrency=8)
     worker.advance(0.002)
-    worker.worker._lease_loop._claimer._backlog_since = -inf
+    worker.worker._lease_loop.execution.pacing._backlog_since = -inf
     for _ in range(3):
         end_all(worker, last=True)
     assert len(kept(worker)) >= 4
@@ -224,16 +225,17 @@ def test_when_forks_hang_one_tick_waits_for_one_fork(host):
 
 def test_a_row_whose_trigger_has_answered_starts_before_prefetched_rows(host, monkeypatch):
     worker, _ = busy(host, rows=60)
-    claimer = worker.worker._lease_loop._claimer
+    execution = worker.worker._lease_loop.execution
     [key] = kept(worker)
     # As if its trigger had been asked, and had answered meanwhile.
     lease = kept(worker)[key]
-    claimer._unstarted.remove_prefetched(key)
+    del execution.unstarted.prefetched[key]
     question = SimpleNamespace(answer=lease.run)
     for name, answer in {"drop": None, "is_stuck": False, "is_reserved": True}.items():
-        monkeypatch.setattr(claimer._triggers, name, lambda _question, answer=answer: answer)
-    claimer._unstarted.wait(lease.row, lease.deadlines, question)
-    assert claimer._prefetch.room == 0  # it counts
+        monkeypatch.setattr(execution.triggers, name, lambda _question, answer=answer: answer)
+    waiting = WaitingLease(lease.row, lease.deadlines, question=question)
+    execution.unstarted.waiting[key] = waiting
+    assert execution.pacing.room_to_prefetch == 0  # it counts
     end_all(worker)
     assert [*worker.tasks] == [key]
 
@@ -277,7 +279,7 @@ def test_a_row_that_another_worker_has_taken_is_not_started(host, caplog):
     [taken] = prefetched(host, worker)
     take = "UPDATE psched SET leased_by = 'other.1', fence = fence + 1 WHERE id = 'key'"
     host.sql(take.replace("key", taken))
-    kept(worker)[taken].refused()
+    kept(worker)[taken].answered(0.0, held=False)
     for _ in range(5):
         end_all(worker)
         assert taken not in worker.tasks

@@ -9,7 +9,7 @@ from psched.core.model import Occurrence
 from psched.master.messages import TO_MONITOR
 from psched.output.captured import CapturedOutput
 from psched.process.link import Link
-from psched.worker.chores.run_reporter import RunReporter, run_id
+from psched.worker.run_reporter import RunReporter, run_id
 from support.driven import START, driven_host
 
 PINGS = {"backup": "https://hc-ping.com/5bf66975-d4c7-4bf5-bcc8-b8d8a82ea278"}
@@ -157,7 +157,7 @@ class Printed:
         host.add("one", ping="backup", **settings)
         worker = host.worker(pings=PINGS)
         worker.tick()
-        [self.task] = worker.worker._tasks
+        [self.task] = worker.worker._tasks.running.values()
         self.task.run_over(None, host.clock.monotonic())
         self.task.tree_gone(CapturedOutput(printed, 0))
         self.master, self.link = Link.pair()

@@ -7,7 +7,7 @@ from psched.testing.memory_store import MemoryStore
 from psched.testing.simulation.plan import MIXES, Step, What
 from psched.testing.simulation.shrinking import shrink
 from psched.testing.simulation.simulation import Simulation
-from psched.worker.lease_loop import LeaseLoop
+from psched.worker.execution import Execution
 
 
 def found(result):
@@ -50,7 +50,7 @@ def test_records_are_right_if_no_claim_is_answered():
 
 class TestPlantedFaults:
     def test_a_settlement_that_does_not_wait_for_the_processes_of_a_task(self, monkeypatch):
-        monkeypatch.setattr(LeaseLoop, "_can_end", lambda _self, _task: True)
+        monkeypatch.setattr(Execution, "has_ended", lambda _self, _task: True)
         assert Kind.OVERLAP in found(Simulation(1, 0.2).run())
 
     def test_a_store_that_compares_no_token(self, monkeypatch):

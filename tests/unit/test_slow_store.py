@@ -1,7 +1,6 @@
 """Tests with a store that answers slowly: leases are kept, and the log says what is wrong."""
 
 import contextlib
-import random
 import re
 
 import pytest
@@ -12,8 +11,9 @@ from psched.config import from_mapping
 from psched.core.model import Row
 from psched.stores.plain import PlainStore
 from psched.testing import ManualClock, ManualDeadMan, ManualRunnerPool
-from psched.worker.composition import make_lease_loop, make_task_table
-from support.history import recorder
+from psched.worker.lease_loop import LeaseLoop
+from psched.worker.task_table import TaskTable
+from support.worker import context
 
 ALIVE_TIME = 6
 EPSILON = 1e-3
@@ -113,23 +113,12 @@ class Scene:
         self.store.answer = answer
         self.pool = Pool(self.clock)
         deadman = ManualDeadMan(self.clock)
-        self.tasks = make_task_table(
-            self.settings,
-            pool=self.pool,
-            deadman=deadman,
-            clock=self.clock,
-            recorder=recorder(self.clock),
+        shared = context(
+            self.clock, self.settings, store=self.store, pool=self.pool, deadman=deadman
         )
-        self.loop = make_lease_loop(
-            self.store,
-            self.settings,
-            nonce="w",
-            tasks=self.tasks,
-            pool=self.pool,
-            clock=self.clock,
-            rng=random.Random(1),  # noqa: S311  # jitter
-            recorder=recorder(self.clock),
-        )
+        table = TaskTable(shared)
+        self.tasks = table.running
+        self.loop = LeaseLoop(shared, table)
 
     def add(self, *keys, **columns):
         for key in keys:
@@ -205,7 +194,7 @@ def test_a_step_that_takes_a_driver_timeout_costs_no_task(step):
         scene.store.hold_up[step] = timeout
     for number in range(12):
         scene.loop.recover([f"dead{number}", f"gone{number}"])
-        scene.loop._janitor._next = 0.0
+        scene.loop._janitor.due = 0.0
         scene.run(1)
     assert scene.pool.killed == []
     assert scene.fence("long") == 1
@@ -282,7 +271,7 @@ def test_a_task_is_killed_in_time_if_the_store_ceases_to_answer(answer):
     scene = Scene(answer, concurrency=2)
     scene.add("long")
     scene.run(8)
-    [task] = scene.tasks
+    [task] = scene.tasks.values()
     scene.store.failing = True
     scene.store.answer = scene.settings.driver_timeout
     scene.run(ALIVE_TIME)

@@ -15,7 +15,7 @@ from psched.base.errors import (
 from psched.config import from_mapping
 from psched.core.history.counts import Counts
 from psched.testing import ManualClock
-from psched.worker.store_backoff import Slowness, StoreBackoff
+from psched.worker.store_gateway import Slowness, StoreBackoff
 
 
 def slowness(clock):

@@ -1,7 +1,6 @@
 """Tests that the gateway guards tasks and extends leases before each request to the store."""
 
 import contextlib
-import random
 
 import pytest
 
@@ -9,16 +8,14 @@ from psched.base.errors import StoreBusyError, StoreUnavailableError
 from psched.base.lease_times import Deadlines
 from psched.config import from_mapping
 from psched.core.definition import parse_row
-from psched.core.history.counts import Counts
 from psched.core.model import Row
 from psched.core.policy import Run
 from psched.testing import ManualClock, ManualDeadMan, ManualRunnerPool
-from psched.worker.composition import make_task_table
 from psched.worker.running_task import Lease
-from psched.worker.store_backoff import Slowness, StoreBackoff
 from psched.worker.store_gateway import StoreGateway
-from psched.worker.unstarted_leases import UnstartedLeases
-from support.history import recorder
+from psched.worker.task_table import TaskTable
+from psched.worker.unstarted import UnstartedLeases, WaitingLease
+from support.worker import context
 
 LEASE = 60
 
@@ -34,38 +31,22 @@ class Scene:
         self.settings = from_mapping({"url": "sqlite:///unused.db", "alive_time": LEASE})
         self.pool = ManualRunnerPool(self.clock)
         self.deadman = ManualDeadMan(self.clock)
-        self.tasks = make_task_table(
-            self.settings,
-            pool=self.pool,
-            deadman=self.deadman,
-            clock=self.clock,
-            recorder=recorder(self.clock),
+        shared = context(
+            self.clock, self.settings, store=self, pool=self.pool, deadman=self.deadman
         )
-        guard = self.tasks.guard
-        self.tasks.guard = lambda: (self.happened.append("guard"), guard())[1]
-        self.backoff = StoreBackoff(
-            clock=self.clock,
-            rng=random.Random(1),  # noqa: S311  # jitter
-            longest_pause=5,
-            slowness=Slowness(self.settings, self.clock),
-            counts=Counts(),
-        )
+        self.tasks = TaskTable(shared)
+        watch = self.tasks._guard.watch
+        self.tasks._guard.watch = lambda tasks: (self.happened.append("guard"), watch(tasks))[1]
         self.unstarted = UnstartedLeases()
-        self.gateway = StoreGateway(
-            self,
-            self.backoff,
-            self.settings,
-            clock=self.clock,
-            tasks=self.tasks,
-            unstarted=self.unstarted,
-        )
+        self.gateway = StoreGateway(shared, self.tasks, self.unstarted)
+        self.backoff = self.gateway.backoff
 
     def start(self, key, length=LEASE):
         row = Row(key=key, next_time=60, owner="w.1", fence=1)
         self.tasks.prepare()
         deadlines = Deadlines(self.clock.boottime(), length, 5.0)
         self.tasks.start(Lease(row, deadlines), Run(parse_row(row, self.settings), 60))
-        return self.tasks[key]
+        return self.tasks.running[key]
 
     def extend(self, leases, *, alive_time, shortest):
         assert alive_time == LEASE
@@ -124,7 +105,8 @@ def test_if_one_lease_is_due_all_are_extended_those_of_each_length_at_once(scene
 
 def test_a_lease_of_which_the_trigger_is_asked_is_extended_too(scene):
     row = Row(key="asked", next_time=60, owner="w.1", fence=1)
-    scene.unstarted.wait(row, Deadlines(scene.clock.boottime(), LEASE, 5.0), question=None)
+    deadlines = Deadlines(scene.clock.boottime(), LEASE, 5.0)
+    scene.unstarted.waiting[row.key] = WaitingLease(row, deadlines, question=None)
     scene.clock.advance(LEASE / 4)
 
     _, happened = scene.request()

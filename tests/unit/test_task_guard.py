@@ -15,7 +15,7 @@ from psched.core.model import Finish, Occurrence, Retry, Row
 from psched.runner.stop_flags import Reason
 from psched.testing import ManualClock
 from psched.worker.running_task import RunningTask
-from psched.worker.task_guard import TaskGuard
+from psched.worker.task_table import TaskGuard
 
 NEVER = float("inf")
 
@@ -73,7 +73,7 @@ class Scene:
         self.clock = ManualClock()
         self.deadman = DeadMan()
         self.tasks = []
-        self.guard = TaskGuard(self.settings, pool=Pool(), clock=self.clock, deadman=self.deadman)
+        self.guard = TaskGuard(self.settings, Pool(), self.clock, self.deadman)
 
     def task(self, *, lease=300, **row):
         row = Row(key="k", next_time=60, **row)
@@ -236,7 +236,7 @@ def test_a_lease_that_is_extended_in_time_costs_nothing():
     task = scene.task(lease=60)
     for _ in range(20):
         scene.run(25)
-        task.extended(scene.clock.boottime())
+        task.answered(scene.clock.boottime(), held=True)
     assert sent(task) == []
 
 
@@ -244,7 +244,7 @@ def test_a_lost_lease_is_a_kill_at_once():
     scene = Scene()
     task = scene.task()
     scene.run(10)
-    task.refused()
+    task.answered(0.0, held=False)
     scene.run(2)
     assert sent(task) == [(10, SIGKILL), (11, SIGKILL), (12, SIGKILL)]
 
@@ -253,7 +253,7 @@ def test_a_lost_lease_hastens_a_ladder_that_has_begun():
     scene = Scene(kill_timeout=5, graceful_kill_limit=150)
     task = scene.task(lease=10_000)
     scene.run(8)
-    task.refused()
+    task.answered(0.0, held=False)
     scene.run(0)
     assert sent(task) == [(5, SIGTERM), (8, SIGKILL)]
 

@@ -10,7 +10,7 @@ from psched.core.policy import Run
 from psched.testing import ManualClock
 from psched.worker.running_task import Lease
 from psched.worker.task_table import TaskTable
-from support.history import recorder
+from support.worker import context
 
 SETTINGS = from_mapping({"url": "sqlite:///unused.db"})
 
@@ -24,10 +24,8 @@ class Scene:
         self.wakes = 0.0
         self.link = self
         self.pipe = None
-        self.tasks = TaskTable(self, self, self, recorder(ManualClock()))
-
-    def monotonic(self):
-        return 0.0
+        self.tasks = TaskTable(context(ManualClock(), SETTINGS, pool=self))
+        self.tasks._guard = self
 
     def acquire(self):
         return self

@@ -57,7 +57,7 @@ _POLL = 1.0
 
 FIRST_ANSWER = 12.0
 """Seconds to wait for the first answer. The worker of a task that has just begun takes up to 6 s,
-see `psched.worker.chores.live_output`."""
+see `psched.worker.output_keeper`."""
 
 SOON = 3.0
 """Seconds after its end within which the output and the record of an attempt are stored."""

@@ -10,6 +10,8 @@ from typing_extensions import override
 
 from psched.base.log import Log
 from psched.config import Config
+from psched.core.history.recording import Recorder
+from psched.core.history.store_clock import StoreClock
 from psched.core.history.verify.findings import Kind, Violation
 from psched.core.history.verify.witnesses import Witness
 from psched.core.store_protocol import Store
@@ -22,9 +24,8 @@ from psched.testing.simulation.network import Connection, Network
 from psched.testing.simulation.plan import Step, What
 from psched.testing.simulation.tasks import SimulatedPool
 from psched.testing.simulation.world import Host, Process, World
-from psched.worker.composition import make_worker
-from psched.worker.task_guard import KillTimer
-from psched.worker.worker import Inbox, clean_up
+from psched.worker.context import Context, KillTimer
+from psched.worker.worker import Inbox, Worker, clean_up
 
 
 class SimulatedInbox(Inbox):
@@ -134,21 +135,24 @@ class SimulatedWorker:
         settings, store = self.machine.settings, self._store
         if self._cleans is not None:
             return clean_up(store, settings, self._cleans)
-        worker = make_worker(
-            self.child.link,
-            self.identity,
-            settings,
+        clock = self.process.clock
+        context = Context(
+            place=self.identity,
+            link=self.child.link,
+            settings=settings,
             store=store,
             pool=self.pool,
             deadman=SimulatedDeadMan(self),
-            inbox=self.inbox,
-            log=Log(None, "worker"),
-            clock=self.process.clock,
+            clock=clock,
             rng=self.machine.rng,
-            show_title=lambda _title: None,
-            host=self.machine.host.name,
+            recorder=Recorder(
+                host=self.machine.host.name,
+                generation=self.identity.generation,
+                clock=StoreClock(clock),
+            ),
         )
-        return worker.run()
+        log = Log(None, "worker")
+        return Worker(context, inbox=self.inbox, log=log, show_title=lambda _title: None).run()
 
     def _deliver(self) -> None:
         """Have the runners and the master read what this worker has sent."""

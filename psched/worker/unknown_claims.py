@@ -4,15 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
-from math import inf
 
-from psched.base.clock import Clock
-from psched.core.history.store_clock import StoreClock
 from psched.core.model import Row
-from psched.core.store_protocol import Claimed, ClaimUnknownError, Store
+from psched.core.store_protocol import Claimed, ClaimUnknownError
+from psched.worker.context import Context
 from psched.worker.store_gateway import StoreGateway
 from psched.worker.task_table import TaskTable
-from psched.worker.unstarted_leases import UnstartedLeases
+from psched.worker.unstarted import UnstartedLeases
 
 _LATE = 2.0
 """The maximum time of a request on the server, in seconds: one second to wait for a lock, one
@@ -48,44 +46,25 @@ class _UnknownClaim:
 class UnknownClaims:
     """The claims of one worker whose outcome is unknown.
 
-    Args:
-        store: knows which rows are leased.
-        gateway: sends the requests.
-        driver_timeout: the driver timeout in seconds.
-        clock: measures when to ask.
-        tasks: knows leases of which the worker knows already.
-        unstarted: knows the others.
-        store_clock: is read before the rows of a claim are returned, because that claim, which may
-            be the worker's first one, has not told the store's time.
+    Attributes:
+        claims: the claims; read only.
     """
 
     def __init__(
         self,
-        store: Store,
+        context: Context,
         gateway: StoreGateway,
-        driver_timeout: float,
-        *,
-        clock: Clock,
         tasks: TaskTable,
         unstarted: UnstartedLeases,
-        store_clock: StoreClock,
     ) -> None:
-        self._store = store
+        self._store = context.store
         self._gateway = gateway
-        self._driver_timeout = driver_timeout
-        self._clock = clock
+        self._driver_timeout = context.settings.driver_timeout
+        self._clock = context.clock
         self._tasks = tasks
         self._unstarted = unstarted
-        self._store_clock = store_clock
-        self._claims: list[_UnknownClaim] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._claims)
-
-    @property
-    def wakes(self) -> float:
-        """When to call `resolve` again, seconds of the monotonic clock; inf if there is none."""
-        return min((claim.next for claim in self._claims), default=inf)
+        self._store_clock = context.recorder.clock
+        self.claims: list[_UnknownClaim] = []
 
     @property
     def certain_at(self) -> float:
@@ -96,17 +75,12 @@ class UnknownClaims:
         return self._clock.monotonic() + self._driver_timeout + _LATE
 
     def note(self, error: ClaimUnknownError, sent: float) -> None:
-        """Add a claim.
-
-        Args:
-            error: the error that the store has raised.
-            sent: when the claim was sent, seconds of the boot-time clock.
-        """
-        self._claims.append(_UnknownClaim(error, sent, self.certain_at))
+        """Add a claim that was sent at this time of the boot-time clock."""
+        self.claims.append(_UnknownClaim(error, sent, self.certain_at))
 
     def resolve(self) -> Iterator[tuple[Claimed, float]]:
         """Ask the store which rows the claims have leased, if it is time for that."""
-        for claim in [*self._claims]:
+        for claim in [*self.claims]:
             mono = self._clock.monotonic()
             if mono < claim.next:
                 continue
@@ -117,11 +91,11 @@ class UnknownClaims:
             now = self._gateway.request(self._read_clock) if rows else None
             claim.next = min(mono + UNKNOWN_PAUSE, claim.until)
             if mono >= claim.until:
-                self._claims.remove(claim)
+                self.claims.remove(claim)
             yield Claimed(rows=rows, now=now), claim.sent
 
     def _read_clock(self) -> float:
-        """Ask for the time of the store's clock."""
+        """Ask for the time of the store's clock, which no answer to a claim may have told yet."""
         sent = self._clock.boottime()
         now = self._store.now()
         self._store_clock.read(now, sent, self._clock.boottime())
@@ -129,6 +103,7 @@ class UnknownClaims:
 
     def _knows(self, row: Row) -> bool:
         """Whether this worker knows already that it holds the lease of a row."""
-        if row.key in self._tasks and self._tasks[row.key].row.token == row.token:
+        task = self._tasks.running.get(row.key)
+        if task is not None and task.row.token == row.token:
             return True
         return self._unstarted.holds(row)

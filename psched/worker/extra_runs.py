@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from psched.base.errors import InvalidError, TransientStoreError
 from psched.core.model import Row, Settlement
@@ -15,12 +15,13 @@ from psched.core.operations.overlap import (
     without_hold,
 )
 from psched.core.policy import Run, postpone, quarantine
-from psched.core.store_protocol import HoldsSchedules, Store
-from psched.worker.claims.unknown_claims import UnknownClaims
+from psched.core.store_protocol import HoldsSchedules
+from psched.worker.context import Context
 from psched.worker.running_task import Hold, Lease
-from psched.worker.store_gateway import StoreGateway
-from psched.worker.task_table import TaskTable
-from psched.worker.unstarted_leases import UnstartedLeases
+from psched.worker.unknown_claims import UNKNOWN_PAUSE
+
+if TYPE_CHECKING:
+    from psched.worker.execution import Execution
 
 _UNANSWERED_PAUSE = 1
 """If the store does not answer the request to hold schedules: seconds for which the extra runs are
@@ -44,51 +45,22 @@ class ExtraRun:
     overlap: str
 
 
-class Starter(Protocol):
-    """What `ExtraRuns` needs of the `psched.worker.claimer.Claimer`."""
-
-    def new_owner(self) -> str:
-        """A text that this worker has never used as the owner of a lease."""
-        ...
-
-    def fresh(self, granted: Sequence[Lease]) -> Sequence[Lease]:
-        """Extend new leases if one of them is due."""
-        ...
-
-    def start(self, lease: Lease, run: Run, *, following: int) -> None:
-        """Start a task, or give its row back, and release its schedule."""
-        ...
-
-    def settle(self, row: Row, settlement: Settlement) -> None:
-        """Have the lease of a row with nothing to run settled."""
-        ...
-
-
 class ExtraRuns:
     """Decides which extra runs of a claim can start, and holds their schedules.
 
     Args:
-        store: where the schedules are.
-        gateway: sends the requests.
-        unknown: knows when an unanswered request cannot be applied any more.
-        tasks: knows which schedules this worker runs, and which it holds for extra runs.
-        unstarted: knows the other leases of this worker, and has holds ended.
+        context: what the parts of the worker share.
+        execution: starts the tasks, and has the rows of the others settled.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        gateway: StoreGateway,
-        *,
-        unknown: UnknownClaims,
-        tasks: TaskTable,
-        unstarted: UnstartedLeases,
-    ) -> None:
-        self._store = store
-        self._gateway = gateway
-        self._unknown = unknown
-        self._tasks = tasks
-        self._unstarted = unstarted
+    def __init__(self, context: Context, execution: "Execution") -> None:
+        self._store = context.store
+        self._clock = context.clock
+        self._execution = execution
+        self._gateway = execution.gateway
+        self._unknown = execution.unknown
+        self._tasks = execution.tasks
+        self._unstarted = execution.unstarted
         self._turns = Turns()
 
     def needing_schedule(self, lease: Lease, run: Run) -> ExtraRun | Settlement | None:
@@ -108,20 +80,21 @@ class ExtraRuns:
             return quarantine(lease.row, unsupported(needed[0]))
         return ExtraRun(lease, run, *needed)
 
-    def begin(self, found: Sequence[ExtraRun], now: float, starter: Starter) -> None:
+    def begin(self, found: Sequence[ExtraRun], now: float) -> None:
         """Start those of the extra runs whose schedules are free; have the others settled.
 
         One request holds the schedules, unless the leases are of different lengths.
         """
         left = [*found]
         try:
-            self._begin(left, now, starter)
+            self._begin(left, now)
         finally:
             # If the store has answered, none is left.
             for each in left:
-                starter.settle(each.lease.row, postpone(each.lease.row, _UNANSWERED_PAUSE))
+                row = each.lease.row
+                self._execution.rows.settle(row, postpone(row, _UNANSWERED_PAUSE))
 
-    def _begin(self, left: list[ExtraRun], now: float, starter: Starter) -> None:
+    def _begin(self, left: list[ExtraRun], now: float) -> None:
         wanted: dict[str, ExtraRun] = {}
         for each in left:
             if not self._holds(each.schedule):
@@ -130,29 +103,29 @@ class ExtraRuns:
         # A hold lasts at least as long as the lease of its extra run, and is extended with it.
         for length in sorted({each.lease.deadlines.lease for each in wanted.values()}):
             alike = [each for each in wanted.values() if each.lease.deadlines.lease == length]
-            held = self._hold(alike, length, starter)
-            starter.fresh([each.lease for each in held])
+            held = self._hold(alike, length)
+            self._execution.fresh([each.lease for each in held])
             for place, each in enumerate(held):
                 missing.remove(each.schedule)
                 left.remove(each)
-                starter.start(each.lease, each.run, following=len(held) - place - 1)
+                self._execution.start(each.lease, each.run, following=len(held) - place - 1)
         rows = self._gateway.request(partial(self._store.look, [*missing])) if missing else {}
         for each in [*left]:
             left.remove(each)
-            starter.settle(each.lease.row, self._not_started(each, missing, rows, now))
+            ending = self._not_started(each, missing, rows, now)
+            self._execution.rows.settle(each.lease.row, ending)
 
-    def _hold(
-        self, extra_runs: Sequence[ExtraRun], length: float, starter: Starter
-    ) -> Sequence[ExtraRun]:
+    def _hold(self, extra_runs: Sequence[ExtraRun], length: float) -> Sequence[ExtraRun]:
         """Hold the schedules of extra runs; return those of them whose schedules were free."""
-        holds = {each.schedule: Hold(each.schedule, starter.new_owner()) for each in extra_runs}
+        new_owner = self._execution.new_owner
+        holds = {each.schedule: Hold(each.schedule, new_owner()) for each in extra_runs}
         try:
             held = self._gateway.hold(holds.values(), length)
         except TransientStoreError:
             # The store may have applied the request, or may still apply it.
             until = self._unknown.certain_at
             for hold in holds.values():
-                self._unstarted.end_hold(hold.key, hold.holder, until)
+                self._unstarted.end_hold(hold, until)
             raise
         for each in extra_runs:
             if each.schedule in held:
@@ -174,4 +147,21 @@ class ExtraRuns:
 
     def _holds(self, key: str) -> bool:
         """Whether this worker runs or holds the schedule with this key."""
-        return key in self._tasks or key in self._tasks.holding or key in self._unstarted
+        tasks = self._tasks
+        return key in tasks.running or key in tasks.holding or key in self._unstarted
+
+    def release_schedules(self) -> None:
+        """End the holds of schedules whose extra runs have ended, or were not started."""
+        mono, store = self._clock.monotonic(), self._store
+        holds = {h: each for h, each in self._unstarted.ending_holds.items() if each.next <= mono}
+        if not holds or not isinstance(store, HoldsSchedules):
+            return
+        # Of several holds of one schedule, at most one exists. The others end by the next calls.
+        ends = {each.key: holder for holder, each in holds.items()}
+        self._gateway.request(partial(store.release, ends))
+        for holder in ends.values():
+            if mono >= holds[holder].until:
+                del self._unstarted.ending_holds[holder]
+            else:
+                holds[holder].next = min(mono + UNKNOWN_PAUSE, holds[holder].until)
+        self._execution.pacing.next_poll = 0.0

@@ -1,21 +1,21 @@
-"""Writes what attempts have printed to the store, and deletes old output."""
+"""Writes what attempts have printed to the store, and deletes old output.
+
+What tasks print while they run is written as long as somebody on another host reads it.
+"""
 
 import logging
-import random
 from collections import deque
 from dataclasses import replace
 from functools import partial
 from math import inf
+from typing import NamedTuple
 
-from psched.base.clock import Clock
 from psched.base.errors import PschedError, SchemaError, TransientStoreError
 from psched.base.fault_log import FaultLog
-from psched.config import Config
-from psched.core.history.recording import Recorder
 from psched.core.output.protocol import KeepsOutput
-from psched.core.output.records import KEPT, OutputRecord
-from psched.core.store_protocol import Store
-from psched.worker.chores.live_output import LiveOutputWriter
+from psched.core.output.records import KEPT, OutputRecord, RunningAttempt
+from psched.output.captured import CapturedOutput
+from psched.worker.context import Context
 from psched.worker.running_task import RunningTask
 from psched.worker.store_gateway import StoreGateway
 from psched.worker.task_table import TaskTable
@@ -62,53 +62,135 @@ answered another request, is given up: it may be too large for the network or fo
 _PAUSE = 10.0
 """Seconds until the next request about output after one has failed."""
 
+INTERVAL = 3.0
+"""Seconds between two questions to the store, whose output somebody reads. No question is asked
+about a task that has run for a shorter time: most tasks are short."""
+
 _ASK_AGAIN = 60.0
 """Seconds until a store that keeps no output is asked again whether it does."""
+
+
+class _Version(NamedTuple):
+    """Tells whether something was printed since."""
+
+    length: int
+    dropped: int | None
+    hash: int
+
+
+class LiveOutputWriter:
+    """Asks the store every few seconds which running tasks somebody reads, and writes their output.
+
+    While no task runs whose output is kept, it sends nothing. No failure of its requests has an
+    effect on leases or tasks.
+
+    Args:
+        context: what the parts of the worker share.
+        store: its store, which keeps output.
+        gateway: sends the requests.
+        tasks: the running tasks.
+    """
+
+    def __init__(
+        self, context: Context, store: KeepsOutput, gateway: StoreGateway, tasks: TaskTable
+    ) -> None:
+        self._store = store
+        self._gateway = gateway
+        self._tasks = tasks
+        self._recorder = context.recorder
+        self._clock = context.clock
+        self._next = 0.0
+        # The attempts that are read; for each, what was written last.
+        self._read: dict[RunningAttempt, _Version | None] = {}
+
+    @property
+    def wakes(self) -> float:
+        """When to call `work` again, seconds of the monotonic clock; inf if no task is kept."""
+        return max(self._next, min((each.started for each in self._kept()), default=inf) + INTERVAL)
+
+    def work(self) -> None:
+        """Send the requests that are due. The collector's answers are written when they arrive."""
+        now = self._clock.monotonic()
+        try:
+            if now >= self.wakes:
+                self._next = now + INTERVAL
+                self._ask(now)
+            self._write()
+        except PschedError as error:
+            self._next = now + _PAUSE
+            self._read.clear()
+            _log.info("output of running tasks is not written for now: %s", error)
+
+    def _kept(self) -> list[RunningTask]:
+        """The running tasks whose output is kept."""
+        return [task for task in self._tasks.running.values() if task.is_kept and task.is_printing]
+
+    def _ask(self, now: float) -> None:
+        """Find out which tasks are read, and have the collector asked for their output."""
+        tasks = {
+            task.running_attempt: task for task in self._kept() if now >= task.started + INTERVAL
+        }
+        when = self._recorder.clock.milliseconds()
+        read = self._gateway.request_aside(partial(self._store.asked_output, [*tasks], when))
+        # The first answer is written even if nothing was printed, so that the reader knows it.
+        self._read = {attempt: self._read.get(attempt) for attempt in tasks if attempt in read}
+        for attempt in self._read:
+            self._tasks.peek(tasks[attempt])
+
+    def _write(self) -> None:
+        """Write the output that has arrived from the collector, if it is new."""
+        batch, size = dict[RunningAttempt, OutputRecord](), 0
+        for task, output in self._tasks.peeked():
+            attempt, version = task.running_attempt, _version(output)
+            # What nobody reads any more counts as written.
+            if not task.is_printing or self._read.get(attempt, version) == version:
+                continue
+            if batch and size + len(output.tail) > _BATCH_BYTES:
+                self._send(batch)
+                batch, size = {}, 0
+            batch[attempt], size = self._record(attempt, output), size + len(output.tail)
+            self._read[attempt] = version
+        self._send(batch)
+
+    def _send(self, batch: dict[RunningAttempt, OutputRecord]) -> None:
+        if batch:
+            records = [*batch.values()]
+            self._gateway.request_aside(partial(self._store.write_live_output, records))
+
+    def _record(self, attempt: RunningAttempt, output: CapturedOutput) -> OutputRecord:
+        return OutputRecord(
+            key=attempt.key,
+            scheduled_time=attempt.scheduled_time,
+            owner=attempt.owner,
+            attempt=attempt.attempt,
+            ended=self._recorder.clock.milliseconds(),
+            output=output.tail,
+            dropped=output.dropped,
+            is_live=True,
+        )
 
 
 class OutputKeeper:
     """Keeps the output of attempts. No failure of its requests has an effect on leases or tasks.
 
-    Args:
-        store: where the output is kept.
-        gateway: sends the requests.
-        settings: contain how much output is kept, and for how long.
-        tasks: the running tasks, whose output can be read meanwhile.
-        number: the number of this worker.
-        recorder: contains the store's clock.
-        clock: measures when a request is due.
-        rng: decides at random when to trim.
-
     Attributes:
         lost: of how many attempts the output could not be written so far, although it is kept.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        gateway: StoreGateway,
-        settings: Config,
-        *,
-        tasks: TaskTable,
-        number: int,
-        recorder: Recorder,
-        clock: Clock,
-        rng: random.Random,
-    ) -> None:
+    def __init__(self, context: Context, gateway: StoreGateway, tasks: TaskTable) -> None:
         self.lost = 0
-        self._store = store if isinstance(store, KeepsOutput) else None
-        self._live = None
-        if self._store is not None:
-            self._live = LiveOutputWriter(
-                self._store, gateway, tasks, recorder=recorder, clock=clock
-            )
+        store: object = context.store
+        self._store = self._live = None
+        if isinstance(store, KeepsOutput):
+            self._store = store
+            self._live = LiveOutputWriter(context, store, gateway, tasks)
         self._gateway = gateway
-        self._settings = settings
-        self._recorder = recorder
-        self._clock = clock
-        self._rng = rng
-        self._lost = FaultLog("the output of tasks is lost", _log, clock)
-        self._number = number
+        self._settings = context.settings
+        self._recorder = context.recorder
+        self._clock = context.clock
+        self._rng = context.rng
+        self._lost = FaultLog("the output of tasks is lost", _log, self._clock)
+        self._number = context.place.number
         self._begun = False
         self._kept = False
         self._find_out_at = 0.0
@@ -124,6 +206,12 @@ class OutputKeeper:
         """When to call `work` again, seconds of the monotonic clock; inf if no call is needed."""
         live = self._live.wakes if self._live is not None and self._kept else inf
         return min(max(self._not_before, self._write_at), live)
+
+    @property
+    def due(self) -> float:
+        """When to call `work` if the worker is awake, seconds of the monotonic clock."""
+        due = self._next_trim if self._kept else self._find_out_at
+        return min(max(self._not_before, due), self.wakes)
 
     @property
     def _write_at(self) -> float:
@@ -291,3 +379,7 @@ def _is_note_of_loss(record: OutputRecord) -> bool:
 def _size(record: OutputRecord) -> int:
     """About the bytes that a record takes in memory."""
     return len(record.output) + _RECORD
+
+
+def _version(output: CapturedOutput) -> _Version:
+    return _Version(len(output.tail), output.dropped, hash(output.tail))

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace as changed
@@ -11,9 +10,7 @@ from functools import partial
 from itertools import islice
 from math import floor, inf
 
-from psched.base.clock import Clock
 from psched.base.errors import PschedError, StoreError, StoreSlowError, TransientStoreError
-from psched.config import Config
 from psched.core.definition import Definition, history_setting
 from psched.core.history.changes import Gap
 from psched.core.history.protocol import (
@@ -22,12 +19,12 @@ from psched.core.history.protocol import (
     KeepsHistory,
     RunSelection,
 )
-from psched.core.history.recording import Recorder
 from psched.core.history.records import BEAT_INTERVAL, Outcome, RunRecord, WorkerRecord
 from psched.core.model import Row
 from psched.core.operations.pausing import earlier_failures
-from psched.core.store_protocol import ExpiredLease, Store
+from psched.core.store_protocol import ExpiredLease
 from psched.triggers import zone
+from psched.worker.context import Context
 from psched.worker.running_task import RunningTask
 from psched.worker.store_gateway import StoreGateway
 
@@ -75,44 +72,30 @@ class HistoryKeeper:
 
     No failure of its requests has an effect on leases or tasks.
 
-    Args:
-        store: where the run history is.
-        gateway: sends the requests.
-        settings: contain how long records are kept.
-        nonce: a random text that identifies this worker in its leases.
-        number: the number of this worker.
-        recorder: creates the records.
-        clock: measures when a request is due.
-        rng: decides at random when to trim.
+    Attributes:
+        waiting: the records that wait to be written, the oldest first; read only.
+        handed_back: the records that the store has not written with their settlements. They wait
+            from the next call of any method on.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        gateway: StoreGateway,
-        settings: Config,
-        *,
-        nonce: str,
-        number: int,
-        recorder: Recorder,
-        clock: Clock,
-        rng: random.Random,
-    ) -> None:
+    def __init__(self, context: Context, gateway: StoreGateway) -> None:
+        store = context.store
         self._store = store if isinstance(store, KeepsHistory) else None
         self._clock_of_store = store
         self._gateway = gateway
-        self._settings = settings
-        self._nonce = nonce
-        self._number = number
-        self._recorder = recorder
-        self._clock = clock
-        self._rng = rng
+        self._settings = context.settings
+        self._place = context.place
+        self._recorder = context.recorder
+        self._clock = context.clock
+        self._rng = context.rng
         self._begun = False
         self._kept = False
         self._started = 0
         self._dropped = 0
-        self._waiting: deque[RunRecord] = deque()
-        self._unwritten = store.unwritten if isinstance(store, HandsBackRecords) else deque()
+        self.waiting: deque[RunRecord] = deque()
+        self.handed_back: deque[RunRecord] = deque()
+        if isinstance(store, HandsBackRecords):
+            self.handed_back = store.unwritten
         self._noted: Gap | None = None  # the note of the records that wait
         self._lost: Gap | None = None  # what has been dropped since then
         self._most = _BATCH
@@ -120,14 +103,14 @@ class HistoryKeeper:
         self._not_before = 0.0
         self._no_note_before = 0.0
         self._next_beat = 0.0
-        self._next_trim = clock.monotonic() + _TRIM_INTERVAL * rng.uniform(0, 1)
+        self._next_trim = self._clock.monotonic() + _TRIM_INTERVAL * self._rng.uniform(0, 1)
 
     @property
     def lost_records(self) -> int:
         """How many records could not be written so far; it falls when some that wait are."""
         self._take_unwritten()
         lost = 0 if self._store is None else self._store.lost_records
-        return self._dropped + lost + len(self._waiting)
+        return self._dropped + lost + len(self.waiting)
 
     @property
     def wakes(self) -> float:
@@ -135,8 +118,14 @@ class HistoryKeeper:
         if not self._kept:
             return inf
         self._take_unwritten()  # soon, because they and their gap are lost if this worker is killed
-        wakes = min(self._next_beat, 0.0 if self._waiting else inf)
+        wakes = min(self._next_beat, 0.0 if self.waiting else inf)
         return max(wakes, self._not_before)
+
+    @property
+    def due(self) -> float:
+        """When to call `work` if the worker is awake, seconds of the monotonic clock."""
+        wakes = self._next_beat if not self._kept else 0.0 if self._keys else self._next_trim
+        return max(min(wakes, self.wakes), self._not_before)
 
     def taken_over(self, row: Row, expired: ExpiredLease) -> None:
         """Record the attempt whose lease has ended without a settle."""
@@ -153,7 +142,7 @@ class HistoryKeeper:
         can refuse the settlement.
         """
         self._take_unwritten()
-        return tuple(record for record in self._waiting if record.key == key)
+        return tuple(record for record in self.waiting if record.key == key)
 
     def failures_before(self, row: Row, definition: Definition) -> int:
         """How many attempts of earlier occurrences have failed in a row before that of a row.
@@ -196,7 +185,7 @@ class HistoryKeeper:
 
         The note does not wait for `work`, because the records are lost if this worker is killed.
         """
-        if self._store is None or not self._kept or not self._unwritten:
+        if self._store is None or not self._kept or not self.handed_back:
             return
         self._take_unwritten()
         if self._clock.monotonic() >= self._no_note_before:
@@ -239,12 +228,12 @@ class HistoryKeeper:
             problem = self._gateway.request_aside(self._store.history_problem)
         first, self._begun = not self._begun, True
         # One worker of a generation warns, because all of them would say the same.
-        wanted = self._number == 0 and self._settings.history != "none"
+        wanted = self._place.number == 0 and self._settings.history != "none"
         if problem is not None and first and wanted:
             text = "no run history is kept: %s; to keep none, set history to none"
             _log.warning(text, problem)
         if problem is not None:
-            self._waiting.clear()
+            self.waiting.clear()
         return problem is None
 
     def _beat(self, store: KeepsHistory, busy: int, *, ended: int | None = None) -> None:
@@ -256,10 +245,10 @@ class HistoryKeeper:
             self._started = floor(now)
         types = self._settings.only or self._recorder.types
         record = WorkerRecord(
-            nonce=self._nonce,
+            nonce=self._place.nonce,
             host=self._recorder.host,
             pid=os.getpid(),
-            number=self._number,
+            number=self._place.number,
             generation=self._recorder.generation or 0,
             slots=self._settings.concurrency,
             busy=busy,
@@ -281,23 +270,23 @@ class HistoryKeeper:
 
     def _wait(self, record: RunRecord) -> None:
         """Let a record wait, if there is room."""
-        if len(self._waiting) < MOST_UNWRITTEN:
-            self._waiting.append(record)
+        if len(self.waiting) < MOST_UNWRITTEN:
+            self.waiting.append(record)
             return
         self._dropped += 1
         time = record.scheduled_time
-        lost = self._lost or Gap(nonce=self._nonce, first=time)
+        lost = self._lost or Gap(nonce=self._place.nonce, first=time)
         last = max(lost.last or 0, record.last)
         self._lost = changed(lost, first=min(lost.first, time), last=last, lost=lost.lost + 1)
 
     def _take_unwritten(self) -> None:
         """Let the records that the store has not written with their settlements wait."""
-        if not self._unwritten:
+        if not self.handed_back:
             return
         # A settlement contains the earlier records of its key, which wait already.
-        known = {id(record) for record in self._waiting}
-        while self._unwritten:
-            record = self._unwritten.popleft()
+        known = {id(record) for record in self.waiting}
+        while self.handed_back:
+            record = self.handed_back.popleft()
             if id(record) not in known:
                 self._wait(record)
 
@@ -307,19 +296,19 @@ class HistoryKeeper:
         The others are written later, because the worker claims nothing meanwhile.
         """
         self._take_unwritten()
-        if self._waiting:
+        if self.waiting:
             self._write_some(store)
         gap = self._lost or self._noted
-        if gap is not None and not self._waiting:
+        if gap is not None and not self.waiting:
             last = gap.first if gap.last is None else gap.last
             self._note(store, changed(gap, last=last))
             self._noted = self._lost = None
 
     def _write_some(self, store: KeepsHistory) -> None:
-        count = min(len(self._waiting), self._most)
+        count = min(len(self.waiting), self._most)
         try:
             self._find_hosts(store)
-            batch = [*islice(self._waiting, count)]
+            batch = [*islice(self.waiting, count)]
             self._gateway.request_aside(partial(store.record, batch))
         except StoreSlowError:
             self._most = max(1, self._most // 2)
@@ -330,17 +319,17 @@ class HistoryKeeper:
             # A right may be missing, or one record cannot be written. That one must not hold up the
             # others, so each is sent by itself, and then waits behind them.
             self._most = 1
-            self._waiting.rotate(-1 if count == 1 else 0)
+            self.waiting.rotate(-1 if count == 1 else 0)
             raise
         self._forget(count)
         self._most = min(_BATCH, 2 * self._most)
 
     def _note_those_that_wait(self, store: KeepsHistory) -> None:
         """Note that records wait, so that they are missed by nobody if this worker is killed."""
-        first = min((record.scheduled_time for record in self._waiting), default=None)
+        first = min((record.scheduled_time for record in self.waiting), default=None)
         if first is None or (self._noted is not None and self._noted.first <= first):
             return
-        gap = Gap(nonce=self._nonce, first=first)
+        gap = Gap(nonce=self._place.nonce, first=first)
         # The note is one statement, which a slow database takes rather than a transaction.
         try:
             self._note(store, gap)
@@ -357,29 +346,29 @@ class HistoryKeeper:
         give_up_at = self._clock.monotonic() + self._settings.driver_timeout
         try:
             self._write(store)
-            while self._waiting and self._clock.monotonic() <= give_up_at:
+            while self.waiting and self._clock.monotonic() <= give_up_at:
                 self._write(store)
         finally:
             self._note_those_that_wait(store)
 
     def _find_hosts(self, store: KeepsHistory) -> None:
         """Add the hosts of the workers whose leases this worker has taken over."""
-        unknown = [record for record in self._waiting if record.host is None]
+        unknown = [record for record in self.waiting if record.host is None]
         if not unknown:
             return
         earliest = min(record.started or record.ended for record in unknown) // 1000
         find = partial(store.workers, max(0, earliest - _EARLIER))
         workers = {worker.nonce: worker for worker in self._gateway.request_aside(find)}
-        self._waiting = deque(
+        self.waiting = deque(
             changed(record, host=found.host, generation=found.generation)
             if record.host is None and (found := workers.get(record.nonce)) is not None
             else record
-            for record in self._waiting
+            for record in self.waiting
         )
 
     def _forget(self, count: int) -> None:
         for _ in range(count):
-            self._waiting.popleft()
+            self.waiting.popleft()
 
     def _trim(self) -> None:
         """Delete old records, and the records of a few keys that have too many."""

@@ -5,7 +5,6 @@ from collections import deque
 from typing import Any
 
 from psched.base.texts import brief
-from psched.config.monitoring.pings import NO_PING
 from psched.core.history.records import Outcome
 from psched.core.model import Occurrence
 from psched.core.operations.extra_runs import schedule_key
@@ -28,10 +27,14 @@ class RunReporter:
     """Reports the attempts of schedules that have a ping. All other attempts cost nothing.
 
     Args:
-        link: the connection to the master; None if nobody sends pings.
+        link: the connection to the master.
+
+    Attributes:
+        has_news: whether there is something to `flush`.
     """
 
-    def __init__(self, link: Link | None) -> None:
+    def __init__(self, link: Link) -> None:
+        self.has_news = False
         self._link = link
         self._waiting: deque[bytes] = deque()
         self._size = 0
@@ -39,13 +42,10 @@ class RunReporter:
 
     def started(self, task: RunningTask) -> None:
         """Report that a task was started."""
-        if self._is_wanted(task):
-            self._add(task, "start", f"{task.occurrence}: started, attempt {task.row.attempt}")
+        self._add(task, "start", f"{task.occurrence}: started, attempt {task.row.attempt}")
 
     def ended(self, task: RunningTask, *, counts: bool) -> None:
         """Report that a task has ended, after the end of its lease."""
-        if not self._is_wanted(task):
-            return
         attempt = task.attempt
         what, status, how = "log", None, str(attempt.outcome)
         if not counts:
@@ -67,8 +67,6 @@ class RunReporter:
     def flush(self) -> None:
         """Send the master what it accepts now."""
         link = self._link
-        if link is None:
-            return
         while self._waiting and not link.unsent:
             message = self._waiting.popleft()
             self._size -= len(message)
@@ -76,9 +74,7 @@ class RunReporter:
         if self._lost and not link.unsent:
             link.send({"lost_pings": self._lost})
             self._lost = 0
-
-    def _is_wanted(self, task: RunningTask) -> bool:
-        return self._link is not None and task.definition.settings.ping != NO_PING
+        self.has_news = bool(self._waiting or self._lost)
 
     def _add(
         self, task: RunningTask, what: str, text: str, status: int | None = None, tail: bytes = b""
@@ -93,6 +89,7 @@ class RunReporter:
         }
         if tail:
             message["tail"] = True
+        self.has_news = True
         made = packed(message, tail)
         self._waiting.append(made)
         self._size += len(made)

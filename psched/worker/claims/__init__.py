@@ -1,1 +1,0 @@
-"""What a worker leases besides the due rows that it can start at once."""
