@@ -16,9 +16,8 @@ from psched import config
 from psched.base.clock import SystemClock
 from psched.client.verifier import Verifier
 from psched.core.history.protocol import RunSelection
-from psched.core.history.recording import Recorder
+from psched.core.history.recording import Recorder, StoreClock
 from psched.core.history.records import Attempt, Outcome, RunRecord
-from psched.core.history.store_clock import StoreClock
 from psched.core.model import Finish, Row
 from psched.core.policy import after_run
 from psched.core.store_protocol import Settled

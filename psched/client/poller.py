@@ -25,9 +25,8 @@ from psched.core.columns import encode, payload_text
 from psched.core.definition import history_setting
 from psched.core.history.changes import Gap
 from psched.core.history.protocol import HandsBackRecords, KeepsHistory
-from psched.core.history.recording import Recorder
+from psched.core.history.recording import Recorder, StoreClock
 from psched.core.history.records import Attempt, Outcome, RunRecord
-from psched.core.history.store_clock import StoreClock
 from psched.core.model import Decision, Finish, Quarantine, Release, Retry, Row, Settlement
 from psched.core.operations.extra_runs import needed_schedule
 from psched.core.operations.overlap import Turns, unsupported, without_hold

@@ -14,7 +14,7 @@ from psched.base.errors import CommandError, NoRoomError, ProcessStopError, no_r
 from psched.base.exec_data import check_exec
 from psched.handlers.permissions import check_enabled, check_fields, find_listed
 from psched.process import kernel, tree
-from psched.runner.end_report import ProgramEnd
+from psched.runner.messages import ProgramEnd
 
 _OK_EXIT = (0,)
 

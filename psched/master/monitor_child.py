@@ -26,9 +26,8 @@ from psched.master.totals import Totals, host_of
 from psched.master.worker_child import WorkerChild
 from psched.master.workers import Workers
 from psched.process.cgroup import Cgroup
-from psched.process.child import Child, Exit, KillLadder
+from psched.process.child import Child, Exit, KillLadder, Spawner
 from psched.process.link import Link, packed
-from psched.process.spawner import Spawner
 
 _MOST_BYTES = 2 * 2**20
 """The most bytes that wait for a monitor. If more come, the oldest messages are dropped, and

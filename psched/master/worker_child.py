@@ -18,9 +18,8 @@ from psched.master.generation_spec import DRAINED, FATAL, GenerationSpec, Worker
 from psched.master.messages import FROM_WORKER, LONGEST_PIECE
 from psched.master.reports.health import WorkerFacts
 from psched.master.reports.load import Load
-from psched.process.child import Child, KillLadder
+from psched.process.child import Child, KillLadder, Spawner
 from psched.process.link import Link
-from psched.process.spawner import Spawner
 
 _log = logging.getLogger("psched.master")
 

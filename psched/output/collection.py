@@ -15,18 +15,22 @@ from psched.base.fault_log import FaultLog
 from psched.base.log import Log
 from psched.base.log_lines import COPIED
 from psched.output.captured import (
+    FROM_COLLECTOR,
     LOST_OUTPUT,
+    MOST_FORGOTTEN,
     NO_OUTPUT,
+    TO_COLLECTOR,
     UNKNOWN,
     CapturedOutput,
     LiveOutput,
     Pipe,
     Whose,
+    is_empty,
+    unread,
 )
-from psched.output.collector import Collector, Inherited, is_empty, unread
+from psched.output.collector import Collector, Inherited
 from psched.output.live import LONGEST_LIVE
 from psched.output.masking import Masking, Secrets
-from psched.output.messages import FROM_COLLECTOR, MOST_FORGOTTEN, TO_COLLECTOR
 from psched.output.service_output import ServiceOutput
 from psched.process import tree
 from psched.process.channel import Channel

@@ -16,19 +16,16 @@ its worker. It ends when its worker has ended.
 import errno
 import os
 import select
-import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from fcntl import ioctl
-from termios import FIONREAD
 from typing import Any, NamedTuple
 
 from psched.base.clock import Clock
 from psched.base.log_lines import COPIED
+from psched.output.captured import LONGEST_TAIL, is_empty, unread
 from psched.output.live import PAUSE, LiveReader
 from psched.output.masking import Masking, Secrets
-from psched.output.messages import LONGEST_TAIL
 from psched.output.service_output import ServiceOutput
 from psched.process.channel import Channel
 from psched.process.kernel import set_title
@@ -90,20 +87,6 @@ says so at once; but it can wait for the database meanwhile."""
 
 _LAST_WORDS = 1.0
 """The seconds for which a collector whose worker has ended still writes what it has read."""
-
-
-_NOTHING = bytes(4)
-"""What FIONREAD returns for an empty pipe."""
-
-
-def is_empty(descriptor: int) -> bool:
-    """Whether nothing can be read from a pipe, or from a socket."""
-    return unread(descriptor) == 0
-
-
-def unread(descriptor: int) -> int:
-    """How many bytes can be read from a pipe, or from a socket, now."""
-    return int.from_bytes(ioctl(descriptor, FIONREAD, _NOTHING), sys.byteorder)
 
 
 class Inherited(NamedTuple):

@@ -12,8 +12,7 @@ from typing import Generic, TypeVar
 
 from psched.base.clock import Clock
 from psched.process.cgroup import Cgroup
-from psched.process.child import Child
-from psched.process.spawner import ProcessTable, SystemSpawner
+from psched.process.child import Child, ProcessTable, SystemSpawner
 
 _SOON = 0.05
 _LATER = 0.25

@@ -19,7 +19,7 @@ from psched.base.errors import (
 )
 from psched.base.texts import visible
 from psched.core.history.records import LONGEST_ERROR
-from psched.runner.end_report import ProgramEnd
+from psched.runner.messages import ProgramEnd
 
 _OWN = (
     "psched.runner.runner",

@@ -43,14 +43,12 @@ from psched.process.link import Link, packed
 from psched.process.signals import is_received
 from psched.process.spawn import flush_output, threads
 from psched.runner.coroutines import run_in_loop
-from psched.runner.end_report import ProgramEnd
 from psched.runner.failures import failed, lacks_room
-from psched.runner.messages import TO_RUNNER
-from psched.runner.progress import pack
+from psched.runner.messages import TO_RUNNER, ProgramEnd
 from psched.runner.python_exit import PythonExit
 from psched.runner.standard_streams import PIPE, RAW, StandardStreams
 from psched.runner.stop import Stop
-from psched.runner.stop_flags import StopFlags
+from psched.runner.stop_flags import StopFlags, pack
 
 _MICROSECONDS = 1_000_000
 

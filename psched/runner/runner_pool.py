@@ -1,23 +1,32 @@
-"""The interface between a worker and its runners; subclasses decide how runners are created."""
+"""The runners of one worker, and how it creates, kills and reaps them.
+
+`RunnerPool` is what the worker uses. `ForkingRunnerPool` has a fork server fork the runners before
+they are needed.
+"""
 
 import logging
+import os
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
 
 from typing_extensions import override
 
+from psched.base.clock import Clock
+from psched.base.fault_log import FaultLog
 from psched.output.captured import Pipe
-from psched.process.child import Child, Exit
+from psched.output.collection import OutputCollection
+from psched.process import tree
+from psched.process.cgroup import Cgroup, OomCounter, RunnerCgroups
+from psched.process.child import Child, Exit, reap
 from psched.process.link import Link
+from psched.process.orphan_reaper import OrphanReaper
 from psched.process.signals import Waitable
+from psched.runner.fork_server import MOST_AT_ONCE, Born, ForkServer
 from psched.runner.messages import FROM_RUNNER
-from psched.runner.progress import NOTHING
-from psched.runner.stop_flags import Reason, StopFlags
-
-if TYPE_CHECKING:
-    from psched.process.cgroup import Cgroup
+from psched.runner.stop_flags import NOTHING, Reason, StopFlags, StopFlagTable
 
 
 class RunnerChild(Child):
@@ -263,3 +272,333 @@ class RunnerPool(ABC):
         _log.error("killing process %d: it has sent %s", runner.pid, runner.link.fault)
         self.kill(runner)
         return True
+
+
+_log = logging.getLogger("psched.worker")
+
+_PLACES_PER_TASK = 4
+"""The number of slots for each task that can run at the same time. One slot per task would not be
+enough, because waiting runners, and runners that do not die, occupy slots as well."""
+
+
+class ForkingRunnerPool(RunnerPool):
+    """The forked runners of one worker.
+
+    Args:
+        main: the function that a runner's process executes; it returns the exit status.
+        keep: returns the descriptors that runners need, such as the descriptor of the log file.
+            It is called before each fork of a fork server.
+        clock: measures when an answer of a fork server is overdue.
+        concurrency: the maximum number of tasks that run at the same time.
+        hold_up: the maximum time in seconds for which a fork can block the worker.
+        patience: if a fork server has not answered an order or has not reported the end of a runner
+            for this many seconds, it counts as hanging and is killed.
+        cgroup: the cgroup that this process enters, and below which each runner gets a cgroup of
+            its own; None if cgroups are not used.
+        before_fork: a function that the fork server calls before it forks.
+        output: collects the output of the runners; None if nobody does.
+
+    Attributes:
+        before_server_fork: a function that is called before a fork server is forked; it closes
+            whatever the fork server must not inherit.
+    """
+
+    def __init__(
+        self,
+        main: Callable[[Link, StopFlags], int],
+        *,
+        keep: Callable[[], Sequence[int]],
+        clock: Clock,
+        concurrency: int,
+        hold_up: float,
+        patience: float,
+        cgroup: Cgroup | None,
+        before_fork: Callable[[], object],
+        output: OutputCollection | None = None,
+    ) -> None:
+        super().__init__()
+        self._output = output
+        self.before_server_fork: Callable[[], object] = lambda: None
+        self._main = main
+        self._keep = keep
+        self._places = _PLACES_PER_TASK * (concurrency + MOST_AT_ONCE)
+        self._new_server = partial(
+            ForkServer,
+            places=self._places,
+            clock=clock,
+            hold_up=hold_up,
+            patience=patience,
+            before_fork=before_fork,
+            output=output,
+        )
+        # `_server` forks new runners. `_servers` contains `_server`, and those of its predecessors
+        # that still have runners.
+        self._server: ForkServer | None = None
+        self._servers: dict[ForkServer, StopFlagTable] = {}
+        self._servers_made = 0
+        self._outdated = False
+        self._dismissed = False
+        self._clock = clock
+        self._alive: dict[int, RunnerChild] = {}
+        self._reaper = OrphanReaper[RunnerChild](clock)
+        self._cgroups = None if cgroup is None else RunnerCgroups(cgroup, clock)
+        self._server_deaths = FaultLog("the fork server died", _log, clock)
+        if cgroup is not None:
+            # This process enters the cgroup, and each fork server inherits it, because a new runner
+            # belongs to the cgroup of its fork server until it enters its own cgroup.
+            with suppress(OSError):
+                cgroup.add(0)
+        self._oom_counter = OomCounter()
+        # The children that exist now are recorded and never killed, because they do not belong to a
+        # task: the handlers' modules have started them on import.
+        self._spared = frozenset(tree.children(os.getpid()))
+        if output is not None:
+            output.spare = self._spare
+
+    def start(self) -> ForkServer:
+        """Return the current fork server; fork a new one if there is none."""
+        if self._server is not None and self._server.channel.closed:
+            self._lose(self._server)
+        if self._server is None:
+            self.before_server_fork()
+            # Each fork server gets its own table of flags, because runners of two fork servers can
+            # have the same slot number.
+            flags = StopFlagTable(self._places)
+            self._server = self._new_server(partial(_live, self._main, flags), keep=self._keep())
+            self._servers[self._server] = flags
+            self._servers_made += 1
+            self._spared |= {self._server.pid}
+            self._dismissed = False
+        return self._server
+
+    @property
+    @override
+    def links(self) -> list[Waitable]:
+        links: list[Waitable] = [runner.link for runner in self._alive.values()]
+        links += [server.channel for server in self._servers]
+        if self._output is not None:
+            links += self._output.links
+        return links
+
+    @property
+    @override
+    def wakes(self) -> float:
+        return min([self._reaper.wakes, *(server.wakes for server in self._servers)])
+
+    @override
+    def renew(self) -> None:
+        # Only the first fork server is replaced, because it was forked before this process loaded
+        # the store's modules. When the next runner is needed, a second fork server is forked, which
+        # inherits the modules, so that no task waits for their import. The first fork server stays
+        # until its runners have ended.
+        self._outdated = self._servers_made == 1
+
+    @override
+    def prepare(self, count: int = 1, *, unused: bool = False) -> None:
+        if not self._idle or (unused and self._idle[-1].used):
+            self._fork(count)
+
+    @override
+    def order(self, count: int) -> None:
+        server = self._server
+        if server is not None and not self._outdated and count > len(self._idle):
+            with suppress(OSError):
+                server.order(count - len(self._idle))
+
+    @override
+    def clear(self, runner: RunnerChild) -> bool:
+        if runner.exit is not None:
+            return False  # the runner cannot be used again, and `reap` has handled its tree
+        clean = tree.kill_all_below(runner.pid) and not runner.link.halfway
+        if runner.cgroup is not None:
+            # The cgroup is checked, because the task can have made the runner stop adopting orphans
+            # (prctl(2)). Such orphans are not below the runner, but they are in its cgroup.
+            clean = clean and not {*runner.cgroup.members} - {runner.pid}
+            if clean:
+                runner.cpu_us = runner.cgroup.take_cpu()
+        return clean
+
+    @override
+    def reap(self) -> list[RunnerChild]:
+        # The ended children of this process are fork servers, and orphans that it has adopted. When
+        # a fork server dies, its runners become such orphans.
+        exits = [*reap()]
+        own = {exit_.pid: exit_ for exit_ in exits}
+        # Reaped pids are no longer exempt from kills, because the kernel can give them to processes
+        # of tasks.
+        self._spared -= own.keys()
+        if self._output is not None:
+            self._output.reaped(own)
+        for server in [*self._servers]:
+            told = server.exits()
+            # New runners are recorded before ends are handled, because the birth and the end of a
+            # runner can be reported together.
+            self._enrol_late(server)
+            exits += told
+            server.bury([exit_.pid for exit_ in told])
+            # The death of a fork server is handled before the ends of its runners, because these
+            # ends are recorded differently if that death has caused them.
+            if server.pid in own:
+                self._lose(server, f"it {own[server.pid]}")
+        ended = []
+        for exit_ in exits:
+            runner = self._alive.pop(exit_.pid, None)
+            if runner is not None:  # if None, the process was an orphan or a fork server
+                runner.reaped(exit_)
+                self._reaper.add(runner, runner.cgroup)
+                ended.append(runner)
+        self._check_idle()
+        self._watch_servers()
+        if exits or self._reaper.due:
+            cleared = self._reaper.sweep(self._spared | self._alive.keys())
+            for runner in cleared:
+                self._reuse_cgroup(runner)
+            self._cleared += cleared
+        return ended
+
+    @override
+    def oom_kills(self) -> int | None:
+        return self._oom_counter.read()
+
+    @override
+    def late(self) -> list[tuple[RunnerChild, str]]:
+        late, self._reaper.late = self._reaper.late, []
+        return late
+
+    @override
+    def kill(self, runner: RunnerChild) -> None:
+        if runner.exit is not None:
+            return  # the pid can belong to another process, and `reap` kills what the runner left
+        if runner.cgroup is not None:
+            runner.cgroup.kill()
+        runner.send(signal.SIGKILL)
+        tree.kill_below(runner.pid)
+
+    @override
+    def dismiss(self) -> bool:
+        for runner in [*self._idle, *self._held]:
+            self._let_exit(runner)
+        self._idle.clear()
+        self._dismissed = True
+        self._dismiss_servers()
+        return any(runner.used for runner in self._alive.values())
+
+    @override
+    def _let_exit(self, runner: RunnerChild) -> None:
+        runner.link.close()
+
+    def _spare(self, pid: int) -> None:
+        """Note that a child of this process belongs to no task."""
+        self._spared |= {pid}
+
+    def _watch_servers(self) -> None:
+        """Kill fork servers that hang or send invalid messages; close those that nobody needs."""
+        for server in [*self._servers]:
+            server.watch(self._alive)
+            if server.channel.fault is not None:
+                self._lose(server)
+        if self._server_deaths.ongoing:
+            self._server_deaths.passed()
+        self._dismiss_servers()
+
+    def _check_idle(self) -> None:
+        """Drop waiting runners that have died, or that have sent a message without a task."""
+        for runner in self._idle:
+            if runner.link.receive() or runner.link.halfway:
+                # The runner is killed, because this message would be mistaken for a message of its
+                # next task.
+                runner.link.cut("a message without a task")
+            self.cut_off(runner)
+        self._idle = [runner for runner in self._idle if not runner.link.closed]
+
+    def _reuse_cgroup(self, runner: RunnerChild) -> None:
+        """Release the cgroup of a runner that has no process left, and note its CPU time.
+
+        The cgroup is reused for another runner unless the runner was killed by a signal.
+        """
+        if self._cgroups is not None and runner.cgroup is not None and runner.exit is not None:
+            runner.cpu_us = runner.cgroup.take_cpu()
+            self._cgroups.release(runner.cgroup, reusable=runner.exit.signal is None)
+
+    def _lose(self, server: ForkServer, how: str = "it has ended") -> None:
+        """Handle the death of a fork server; kill the fork server if it is still alive."""
+        if server.channel.fault is not None:
+            how = f"it has sent {server.channel.fault}"
+        self._server_deaths.failed(f"{how}, and all that it had forked dies with it")
+        for pid in server.unburied:
+            if pid in self._alive:
+                self._alive[pid].lost_server = True
+        # The waiting runners of this fork server are dropped, because the kernel kills them now.
+        self._idle = [runner for runner in self._idle if not runner.lost_server]
+        self._close(server)
+        if server.pid in self._spared:  # not reaped yet, so no other process has this pid
+            tree.send(server.pid, signal.SIGKILL)
+
+    def _dismiss_servers(self) -> None:
+        """Close fork servers that have no runner left and are not needed any more."""
+        for server in [*self._servers]:
+            if not server.unburied and (self._dismissed or server is not self._server):
+                self._close(server)
+
+    def _close(self, server: ForkServer) -> None:
+        server.close()
+        del self._servers[server]
+        if server is self._server:
+            self._server = None
+
+    def _fork(self, count: int) -> None:
+        server = self._up_to_date()
+        try:
+            born = server.fork(count)
+        except ConnectionError:
+            # The fork server has died since the last check, so a new one is forked.
+            server = self.start()
+            born = server.fork(count)
+        self._enrol(server, born)
+
+    def _up_to_date(self) -> ForkServer:
+        """Return the current fork server; replace it first if it is outdated; see `renew`."""
+        before = self._server
+        if self._outdated and before is not None and not before.owes:
+            self._outdated = False
+            self._server = None
+            try:
+                return self.start()
+            except (OSError, RuntimeError) as error:
+                # The old fork server is used again, because it still works. But each task that uses
+                # the store must then import the store's modules.
+                _log.warning("no new fork server, the old one goes on: %s", error)
+                self._server = before
+        return self.start()
+
+    def _enrol_late(self, server: ForkServer) -> None:
+        """Record the runners of an order for whose answer nobody has waited."""
+        late = self._enrol(server, server.late())
+        for runner in late if self._dismissed else ():  # no task will follow
+            self._idle.remove(runner)
+            self._let_exit(runner)
+
+    def _enrol(self, server: ForkServer, born: Iterable[Born]) -> Sequence[RunnerChild]:
+        """Record new runners, which wait for a task from now on; return them."""
+        enrolled = list[RunnerChild]()
+        now = self._clock.monotonic()
+        pipes = list[Pipe]()
+        for place, pid, link, pipe in born:
+            runner = RunnerChild(pid, link, now, self._servers[server].at(place), pipe)
+            if pipe is not None:
+                pipes.append(pipe)
+            self._alive[pid] = runner
+            self._reaper.born(runner)
+            if self._cgroups is not None:
+                runner.cgroup = self._cgroups.acquire(pid)
+            self._idle.append(runner)
+            enrolled.append(runner)
+        if pipes and self._output is not None:
+            self._output.watch(pipes)
+        return enrolled
+
+
+def _live(
+    main: Callable[[Link, StopFlags], int], flags: StopFlagTable, place: int, link: Link
+) -> int:
+    return main(link, flags.at(place))

@@ -38,9 +38,9 @@ from psched.master.waking.wake_socket import WakeSocket
 from psched.master.workers import Workers
 from psched.process import kernel, secrecy
 from psched.process.cgroup import MasterCgroup, UnavailableError
+from psched.process.child import SystemSpawner
 from psched.process.kernel import set_title
 from psched.process.signals import SIGNALS, SignalInbox, forget_handlers, unblock
-from psched.process.spawner import SystemSpawner
 from psched.service.generation import ConfigSource
 from psched.service.immortal import make_code_immortal
 from psched.service.program import ProgramSource

@@ -23,8 +23,7 @@ from psched.config.monitoring.expect import NO_EXPECTATIONS
 from psched.config.remarks import remarks
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.config.urls import file_of
-from psched.core.history.recording import Recorder
-from psched.core.history.store_clock import StoreClock
+from psched.core.history.recording import Recorder, StoreClock
 from psched.core.remote_policy import answer_request
 from psched.core.schedule import Schedules
 from psched.core.store_protocol import Store
@@ -39,8 +38,8 @@ from psched.process.deadman import DeadMan
 from psched.process.inheritance import UserDescriptors
 from psched.process.link import Link
 from psched.process.signals import SignalInbox
-from psched.runner.forking_runner_pool import ForkingRunnerPool
 from psched.runner.runner import Runner
+from psched.runner.runner_pool import ForkingRunnerPool
 from psched.runner.stop_flags import StopFlags
 from psched.service.functions import App
 from psched.worker.context import Context

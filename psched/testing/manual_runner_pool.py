@@ -16,8 +16,7 @@ from psched.core.model import Occurrence
 from psched.process.child import Exit
 from psched.process.link import Link
 from psched.process.signals import Waitable
-from psched.runner.end_report import EndReport
-from psched.runner.messages import TO_RUNNER
+from psched.runner.messages import TO_RUNNER, EndReport
 from psched.runner.runner_pool import RunnerChild, RunnerPool
 from psched.runner.stop_flags import Reason, StopFlagTable
 

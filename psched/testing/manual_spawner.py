@@ -5,9 +5,8 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from psched.process.child import Exit
+from psched.process.child import Exit, Spawner
 from psched.process.link import Link
-from psched.process.spawner import Spawner
 
 
 class ManualChild:
@@ -74,7 +73,7 @@ class ManualChild:
 
 
 class ManualSpawner(Spawner):
-    """A `psched.process.spawner.Spawner` whose children are not processes; a test ends them.
+    """A `psched.process.child.Spawner` whose children are not processes; a test ends them.
 
     Attributes:
         born: every child that was spawned, in the order of creation.

@@ -10,8 +10,7 @@ from typing_extensions import override
 
 from psched.base.log import Log
 from psched.config import from_mapping
-from psched.core.history.recording import Recorder
-from psched.core.history.store_clock import StoreClock
+from psched.core.history.recording import Recorder, StoreClock
 from psched.core.store_protocol import Store
 from psched.master.generation_spec import WorkerIdentity
 from psched.master.messages import FROM_WORKER, LONGEST_PIECE

@@ -9,14 +9,14 @@ from psched.base.lease_times import Deadlines
 from psched.config.monitoring.pings import NO_PING
 from psched.core import attempts
 from psched.core.definition import Definition
+from psched.core.history.recording import NEVER, Reading, StoreClock
 from psched.core.history.records import SERVER_DIED, Attempt, Outcome
-from psched.core.history.store_clock import NEVER, Reading, StoreClock
 from psched.core.model import Decision, Finish, Occurrence, Quarantine, Release, Retry, Row
 from psched.core.output.records import KEPT, RunningAttempt
 from psched.core.settling import Ending
 from psched.output.captured import NO_OUTPUT, CapturedOutput
 from psched.process.child import KillLadder
-from psched.runner.end_report import EndReport
+from psched.runner.messages import EndReport
 from psched.runner.runner_pool import RunnerChild
 from psched.runner.stop_flags import Reason
 

@@ -20,7 +20,7 @@ from psched.core.policy import Run
 from psched.output.captured import UNKNOWN, CapturedOutput, LiveOutput, Pipe, Whose
 from psched.process.child import KillLadder
 from psched.process.signals import Waitable
-from psched.runner.end_report import EndReport
+from psched.runner.messages import EndReport
 from psched.runner.runner_pool import RunnerChild, RunnerPool
 from psched.runner.standard_streams import NONE, PIPE, RAW
 from psched.runner.stop_flags import Reason

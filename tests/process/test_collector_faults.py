@@ -7,8 +7,8 @@ from contextlib import suppress
 import pytest
 
 from psched.base.clock import SystemClock
+from psched.output.captured import FROM_COLLECTOR, TO_COLLECTOR
 from psched.output.collection import OutputCollection
-from psched.output.messages import FROM_COLLECTOR, TO_COLLECTOR
 from psched.process.channel import Channel
 from support.isolated import isolated
 

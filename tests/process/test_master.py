@@ -25,8 +25,8 @@ from psched.master.waking.looks import Looks
 from psched.master.waking.wake_socket import WakeSocket
 from psched.master.workers import Workers
 from psched.process import kernel
+from psched.process.child import SystemSpawner
 from psched.process.signals import SIGNALS, SignalInbox
-from psched.process.spawner import SystemSpawner
 from support.isolated import say, started_isolated
 from support.waiting import wait_for_end, wait_until
 

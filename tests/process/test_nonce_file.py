@@ -14,8 +14,8 @@ from psched.master.nonce_file import NonceFile
 from psched.master.workers import Workers
 from psched.process import cgroup, tree
 from psched.process.cgroup import Cgroup, MasterCgroup
+from psched.process.child import SystemSpawner
 from psched.process.spawn import spawn
-from psched.process.spawner import SystemSpawner
 from psched.testing import MasterDriver
 from support.cgroups import below, own_cgroup
 from support.isolated import isolated

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from psched.process import kernel
-from psched.process.spawner import SystemSpawner
+from psched.process.child import SystemSpawner
 from psched.testing import ManualSpawner
 from support.isolated import isolated
 from support.waiting import wait_until

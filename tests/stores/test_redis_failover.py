@@ -18,9 +18,8 @@ from psched.base.errors import (
 )
 from psched.client.verifier import Verifier
 from psched.config import from_mapping
-from psched.core.history.recording import Recorder
+from psched.core.history.recording import Recorder, StoreClock
 from psched.core.history.records import Attempt, Outcome
-from psched.core.history.store_clock import StoreClock
 from psched.core.model import Finish, Row, Settlement
 from psched.core.settling import Ending, Settler
 from psched.core.store_protocol import ClaimUnknownError, Settled

@@ -20,8 +20,8 @@ from psched.config import from_mapping
 from psched.core.definition import history_setting
 from psched.core.history.protocol import AuditSelection, RunSelection
 from psched.core.history.recording import Recorder
+from psched.core.history.recording import StoreClock as Estimate
 from psched.core.history.records import Attempt, AuditRecord, Outcome
-from psched.core.history.store_clock import StoreClock as Estimate
 from psched.core.model import Finish, Release, Retry
 from psched.core.policy import Run, after_claim
 from psched.core.settling import Ending, settle

@@ -1,8 +1,7 @@
 """The run history in tests."""
 
 from psched.base.clock import Clock
-from psched.core.history.recording import Recorder
-from psched.core.history.store_clock import StoreClock
+from psched.core.history.recording import Recorder, StoreClock
 
 
 def recorder(clock: Clock) -> Recorder:

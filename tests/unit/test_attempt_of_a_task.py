@@ -7,12 +7,12 @@ import pytest
 from psched.base.lease_times import Deadlines
 from psched.config import from_mapping
 from psched.core.definition import parse_row
+from psched.core.history.recording import StoreClock
 from psched.core.history.records import Outcome
-from psched.core.history.store_clock import StoreClock
 from psched.core.model import Occurrence, Row
 from psched.process.child import Exit
 from psched.process.link import Link
-from psched.runner.end_report import EndReport
+from psched.runner.messages import EndReport
 from psched.runner.runner_pool import RunnerChild
 from psched.runner.stop_flags import StopFlagTable
 from psched.testing import ManualClock

@@ -6,9 +6,8 @@ from dataclasses import replace as changed
 import pytest
 
 from psched import config
-from psched.core.history.recording import Recorder
+from psched.core.history.recording import Recorder, StoreClock
 from psched.core.history.records import FOREVER, MOST_COUNTED, Attempt, Fate, Outcome, Skipped
-from psched.core.history.store_clock import StoreClock
 from psched.core.model import (
     CANCELLED,
     CANCELLING,

@@ -5,7 +5,7 @@ import pytest
 from psched.base.lease_times import Deadlines
 from psched.config import from_mapping
 from psched.core.definition import parse_row
-from psched.core.history.store_clock import StoreClock
+from psched.core.history.recording import StoreClock
 from psched.core.model import Finish, Occurrence, Release, Retry, Row
 from psched.process.child import KillLadder
 from psched.process.link import Link

@@ -1,6 +1,6 @@
 """The estimate of the store's clock."""
 
-from psched.core.history.store_clock import StoreClock
+from psched.core.history.recording import StoreClock
 from psched.testing import ManualClock
 
 

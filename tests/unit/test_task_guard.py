@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from psched.base.lease_times import SHORTEST_ALIVE_TIME, Deadlines, default_driver_timeout
 from psched.config import from_mapping
 from psched.core.definition import parse_row
-from psched.core.history.store_clock import StoreClock
+from psched.core.history.recording import StoreClock
 from psched.core.model import Finish, Occurrence, Retry, Row
 from psched.runner.stop_flags import Reason
 from psched.testing import ManualClock

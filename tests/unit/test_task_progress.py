@@ -2,8 +2,18 @@
 
 import pytest
 
-from psched.runner.progress import LONGEST, NOTHING, SIZE, Progress, pack, unpack
-from psched.runner.stop_flags import Reason, StopFlagTable
+from psched.runner.stop_flags import (
+    LONGEST,
+    NOTHING,
+    Progress,
+    Reason,
+    StopFlagTable,
+    pack,
+    unpack,
+)
+from psched.runner.stop_flags import (
+    LONGEST_PROGRESS as SIZE,
+)
 from support.fuzzing import cases, told
 
 
@@ -67,7 +77,11 @@ def test_bytes_that_do_not_belong_together_are_no_progress():
     one, other = pack(40, "one" * 10), pack(41, "two" * 10)
     for place in range(1, len(one)):
         torn = one[:place] + other[place:] + bytes(SIZE)
-        assert unpack(torn) in (None, unpack(one + bytes(SIZE)), unpack(other + bytes(SIZE)))
+        assert unpack(torn) in (
+            None,
+            unpack(one + bytes(SIZE)),
+            unpack(other + bytes(SIZE)),
+        )
 
 
 def test_any_bytes_can_be_read():

@@ -23,7 +23,7 @@ from psched.master.reports.health import Limits, facts_in, why_not_ready
 from psched.master.reports.load import load_in
 from psched.master.reports.status_query import ask_all
 from psched.master.runtime_folders import socket_folders
-from psched.runner.progress import Progress
+from psched.runner.stop_flags import Progress
 
 _SILENT_TOO_LONG = 15.0
 """Seconds without a message after which a worker is shown as silent. A worker sends a message every

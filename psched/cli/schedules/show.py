@@ -50,7 +50,7 @@ from psched.core.operations.extra_runs import prefix_of_extra_runs, schedule_of
 from psched.core.preview import UpcomingTime
 from psched.core.schedule import Schedule, Schedules
 from psched.core.selection import STATES
-from psched.runner.progress import Progress
+from psched.runner.stop_flags import Progress
 
 _INSTANTS = frozenset(
     {

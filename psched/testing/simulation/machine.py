@@ -10,8 +10,7 @@ from typing_extensions import override
 
 from psched.base.log import Log
 from psched.config import Config
-from psched.core.history.recording import Recorder
-from psched.core.history.store_clock import StoreClock
+from psched.core.history.recording import Recorder, StoreClock
 from psched.core.history.verify.findings import Kind, Violation
 from psched.core.history.verify.witnesses import Witness
 from psched.core.store_protocol import Store
