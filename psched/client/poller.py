@@ -41,12 +41,7 @@ Hold = Mapping[str, str]
 
 
 class Poller:
-    """Leases one occurrence at a time to this process, which runs the task itself.
-
-    Args:
-        access: sends the requests, and wakes a worker when a row that was given back may be due.
-        schedules: the value of `Task.schedules` for each task.
-    """
+    """Leases one occurrence at a time to this process, which runs the task itself."""
 
     def __init__(self, access: Access, schedules: Schedules) -> None:
         self.access = access
@@ -211,14 +206,7 @@ _OUTCOMES = {Finish: Outcome.FINISHED, Release: Outcome.RELEASED}
 
 
 class _CallersLease(Holder):
-    """The lease of a task that a program got from `Poller.poll` and runs itself.
-
-    Args:
-        poller: sends the requests.
-        row: the row of the task.
-        deadline: the deadline D of its lease.
-        hold: the hold of its schedule; None if there is none.
-    """
+    """The lease of a task that a program got from `Poller.poll` and runs itself."""
 
     def __init__(self, poller: Poller, row: Row, deadline: float, hold: Hold | None = None) -> None:
         self._poller = poller

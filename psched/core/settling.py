@@ -67,13 +67,6 @@ class Settler:
     will run again (or the schedule no longer exists). The opposite mistake would be worse: if an
     applied settlement were reported as PREEMPTED, the task might undo its work, and no worker would
     do the work again.
-
-    Args:
-        settings: the installation's settings.
-        clock: its readings are compared with each D.
-        conclude: computes each settlement.
-        send: sends each request.
-        recorder: creates the records of the run history; None if there are none.
     """
 
     def __init__(
@@ -102,15 +95,7 @@ class Settler:
         sent = self._clock.boottime()
         results: dict[str, Settled] = {}
         try:
-            settle(
-                store,
-                endings,
-                self._settings,
-                results,
-                conclude=self._conclude,
-                send=self._send,
-                recorder=self._recorder,
-            )
+            self._settle(store, endings, results)
         except StoreBusyError as busy:
             answered = self._judged(endings, {**results, **busy.answered})
             raise StoreBusyError(str(busy), answered) from None
@@ -127,6 +112,50 @@ class Settler:
     def forget(self, ending: Ending) -> bool:
         """Forget a lease that has ended. Return whether an answer to its settlement was lost."""
         return self._unanswered.pop(ending.lease, None) is not None
+
+    def _settle(self, store: Store, endings: Sequence[Ending], results: dict[str, Settled]) -> None:
+        """Send the settlements, and note the answers in ``results`` as they arrive.
+
+        If a schedule was redefined while its task ran, its row is read again, and the next time is
+        computed from the new definition.
+        """
+        left = {ending.leased.key: ending for ending in endings}
+        current: Mapping[str, Row] = {key: each.leased for key, each in left.items()}
+        now = 0.0
+        # The loop ends, because each repetition requires that a client has changed a row meanwhile.
+        while left:
+            known = [
+                end
+                for key, ending in left.items()
+                if (end := self._settlement(ending, current[key], now)) is not None
+            ]
+            if not known:
+                break
+            answers = self._send(partial(store.settle, known))
+            results |= answers
+            for each in known:
+                if answers[each.key] is Settled.DONE:
+                    _note(left[each.key], each, self._recorder)
+            left = {key: left[key] for key, each in answers.items() if each is Settled.REDEFINED}
+            if left:
+                current, now = self._send(partial(store.look, [*left])), self._send(store.now)
+                gone = {
+                    key
+                    for key, ending in left.items()
+                    if key not in current or current[key].token != ending.leased.token
+                }
+                results |= dict.fromkeys(gone, Settled.PREEMPTED)
+                left = {key: ending for key, ending in left.items() if key not in gone}
+
+    def _settlement(self, ending: Ending, current: Row, now: float) -> Settlement | None:
+        """The settlement of a lease with its records; None if it is not known yet."""
+        end = self._conclude(ending.leased, current, ending.decision, self._settings, now)
+        if end is not None and self._recorder is not None:
+            made = self._recorder.records_of(
+                end, ending.leased, ending.attempt, history=ending.history
+            )
+            end.records = ending.earlier + made
+        return end
 
     def _judged(
         self, endings: Sequence[Ending], results: Mapping[str, Settled]
@@ -145,62 +174,6 @@ class Settler:
             # We omit a row that is still REDEFINED, because the next call settles it.
             if result is not Settled.REDEFINED
         }
-
-
-def settle(
-    store: Store,
-    endings: Sequence[Ending],
-    settings: Config,
-    results: dict[str, Settled] | None = None,
-    *,
-    conclude: Conclude = after_run,
-    send: Send = send_once,
-    recorder: Recorder | None = None,
-) -> Mapping[str, Settled]:
-    """End leases. If the store does not answer, the call can be repeated.
-
-    If a schedule was redefined while its task ran, this function reads the row again, and computes
-    the next time from the new definition.
-
-    Returns:
-        DONE or PREEMPTED for each key; a key is missing if its settlement is not known yet.
-    """
-    results = {} if results is None else results
-    open_endings = {ending.leased.key: ending for ending in endings}
-    current: Mapping[str, Row] = {key: e.leased for key, e in open_endings.items()}
-    now = 0.0
-    # The loop ends, because each repetition requires that a client has changed a row meanwhile.
-    while open_endings:
-        known = []
-        for key, ending in open_endings.items():
-            end = conclude(ending.leased, current[key], ending.decision, settings, now)
-            if end is not None and recorder is not None:
-                records = recorder.records_of(
-                    end, ending.leased, ending.attempt, history=ending.history
-                )
-                end.records = ending.earlier + records
-            if end is not None:
-                known.append(end)
-        if not known:
-            break
-        answers = send(partial(store.settle, known))
-        results |= answers
-        for each in known:
-            if answers[each.key] is Settled.DONE:
-                _note(open_endings[each.key], each, recorder)
-        open_endings = {
-            key: open_endings[key] for key, answer in answers.items() if answer is Settled.REDEFINED
-        }
-        if open_endings:
-            current, now = send(partial(store.look, [*open_endings])), send(store.now)
-            gone = {
-                key
-                for key, ending in open_endings.items()
-                if key not in current or current[key].token != ending.leased.token
-            }
-            results |= dict.fromkeys(gone, Settled.PREEMPTED)
-            open_endings = {k: e for k, e in open_endings.items() if k not in gone}
-    return results
 
 
 def _note(ending: Ending, settlement: Settlement, recorder: Recorder | None) -> None:

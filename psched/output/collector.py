@@ -188,15 +188,7 @@ class _Pipe:
 
 
 class Collector:
-    """Reads pipes, forwards their lines, and keeps their tails.
-
-    Args:
-        channel: the connection to the worker.
-        output: where lines are forwarded to.
-        secrets: what is hidden in all output.
-        clock: limits the time that the collector takes after its worker has ended.
-        pipes: the pipes that exist already.
-    """
+    """Reads pipes, forwards their lines, and keeps their tails."""
 
     def __init__(
         self,

@@ -53,11 +53,7 @@ class Secrets:
 
 
 class Masking:
-    """Hides secrets in one stream, also a secret that arrives in several pieces.
-
-    Args:
-        secrets: what is hidden.
-    """
+    """Hides secrets in one stream, also a secret that arrives in several pieces."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets

@@ -174,12 +174,7 @@ class Cgroup:
 
 
 class RunnerCgroups:
-    """The cgroups of a worker's runners. Empty cgroups are reused, because creating one is slow.
-
-    Args:
-        above: the worker's cgroup.
-        clock: measures how long the failure to create cgroups lasts, for the log.
-    """
+    """The cgroups of a worker's runners. Empty cgroups are reused, because creating one is slow."""
 
     def __init__(self, above: Cgroup, clock: Clock) -> None:
         self._free: list[Cgroup] = []
@@ -249,9 +244,6 @@ class MasterCgroup(Cgroup):
 
     The constructor also kills the processes in the cgroups of dead masters, and then removes the
     cgroups of dead masters.
-
-    Raises:
-        UnavailableError: the cgroup cannot be created.
     """
 
     def __init__(self) -> None:

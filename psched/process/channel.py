@@ -25,10 +25,6 @@ _ROOM = socket.CMSG_LEN(MOST_DESCRIPTORS * array("i").itemsize)
 class Channel:
     """One end of the connection.
 
-    Args:
-        end: a socket that preserves message boundaries (SOCK_SEQPACKET).
-        expects: the messages that this side accepts.
-
     Attributes:
         closed: whether the connection has ended, because this end was closed, the other side has
             exited, or the other side has sent an invalid message.

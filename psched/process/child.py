@@ -102,22 +102,11 @@ class ProcessTable(Protocol):
     """Examines and kills the descendants of this process, whose children include all orphans."""
 
     def kill_all(self, spare: frozenset[int]) -> bool:
-        """KILL all descendants of this process; see `tree.kill_all_below`.
-
-        Args:
-            spare: the pids of children that are not killed, nor are their descendants.
-
-        Returns:
-            Whether only zombies are left. If not, call the method again soon.
-        """
+        """KILL all descendants of this process; see `tree.kill_all_below`."""
         ...
 
     def living_below(self, spare: frozenset[int]) -> frozenset[int]:
-        """The pids of this process's living descendants, except some children's.
-
-        Args:
-            spare: the pids of children that are left out, together with their descendants.
-        """
+        """The pids of this process's living descendants, except some children's."""
         ...
 
     def is_alive(self, pid: int) -> bool:
@@ -135,11 +124,6 @@ class ProcessTable(Protocol):
 
 class Child:
     """A forked process and the link to it.
-
-    Args:
-        pid: the child's pid.
-        link: the parent's end of the link.
-        now: the present time, in seconds of the monotonic clock.
 
     Attributes:
         started: when the child was forked, in seconds of the monotonic clock.

@@ -89,14 +89,7 @@ class Deadline:
 
 
 class Timer:
-    """Sends this process a signal at the instant that `set` sets; before that, it sends nothing.
-
-    Args:
-        number: the number of the signal.
-
-    Raises:
-        OSError: the kernel cannot create another timer.
-    """
+    """Sends this process a signal at the instant that `set` sets; before that, it sends nothing."""
 
     def __init__(self, number: signal.Signals) -> None:
         self._library = library()

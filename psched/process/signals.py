@@ -87,9 +87,6 @@ class SignalInbox:
     The inbox also receives signals that its process does not use, and the process's loop drops
     them. They are not set to be ignored, because programs that a task executes would inherit this
     setting.
-
-    Args:
-        wanted: the signals to receive.
     """
 
     def __init__(self, wanted: Iterable[signal.Signals]) -> None:
@@ -147,11 +144,7 @@ class SignalInbox:
         self._pending.add(number)
 
     def wait(self, timeout: float, links: Iterable[Waitable] = ()) -> set[signal.Signals]:
-        """Sleep until a signal arrives, a link is ready, or the timeout ends.
-
-        Returns:
-            The signals that have arrived since the last call.
-        """
+        """Sleep until a signal arrives, a link is ready, or the timeout ends."""
         self.watch(links)
         return self.take() if self.sleep(timeout) else set()
 

@@ -31,9 +31,6 @@ def spawn(main: Callable[[Link], int], *, keep: Iterable[int] = ()) -> tuple[int
     """Fork a child that calls ``main`` with the child's end of a new link; see `launch`.
 
     The child is a subreaper: its orphaned descendants become its children.
-
-    Returns:
-        The child's pid, and the parent's end of the link.
     """
     ours, theirs = Link.pair()
 

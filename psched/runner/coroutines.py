@@ -49,10 +49,6 @@ def run_in_loop(awaitable: Awaitable[Any], stop: Stop) -> Any:  # noqa: ANN401  
 class Cancellation:
     """Cancels the asyncio task of a handler, once.
 
-    Args:
-        loop: the loop that runs the task.
-        task: the asyncio task.
-
     Attributes:
         reason: why the task was cancelled; empty if it was not.
     """

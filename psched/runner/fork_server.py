@@ -187,11 +187,7 @@ class ForkServer:
         self._watched = now
 
     def fork(self, count: int) -> list[Born]:
-        """Order runners, unless an earlier order was not answered yet, and wait for the answer.
-
-        Returns:
-            At least one runner.
-        """
+        """Order runners, unless an earlier order was not answered yet, and wait for the answer."""
         if not self._ordered:
             self._order(min(count, MOST_AT_ONCE, len(self._free)))
         until = self._owed.get(_ORDER, self._clock.monotonic()) + self._hold_up

@@ -43,9 +43,6 @@ thousandths of the memory: the kernel kills the processes of a task before those
 class Forker:
     """Forks runners, and reports to the worker when runners have ended.
 
-    Args:
-        channel: the connection to the worker.
-
     The other arguments are those of `ForkServer`.
     """
 

@@ -31,9 +31,6 @@ class PythonExit:
 
     Create it in the worker, when the handlers are loaded. This writes what is in the buffers of
     their files and log handlers, because each task would write it again.
-
-    Args:
-        before_exit: a function that is called after the exit functions of tasks.
     """
 
     def __init__(self, before_exit: Callable[[], object]) -> None:

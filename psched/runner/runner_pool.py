@@ -32,13 +32,6 @@ from psched.runner.stop_flags import NOTHING, Reason, StopFlags, StopFlagTable
 class RunnerChild(Child):
     """The worker's record of a runner.
 
-    Args:
-        pid: the pid of the runner.
-        link: the worker's end of the link to the runner.
-        now: the current time, seconds of the monotonic clock.
-        stop_flags: the flags in memory that the worker shares with the runner.
-        pipe: carries the output of the runner; None if its output is not collected.
-
     Attributes:
         stop_flags: tell the runner why its task is being stopped, and tell the worker whether the
             runner has begun its task.
@@ -254,18 +247,10 @@ class RunnerPool(ABC):
 
     @abstractmethod
     def dismiss(self) -> bool:
-        """Let the waiting runners exit, because no task will follow.
-
-        Returns:
-            Whether runners that have run tasks still live.
-        """
+        """Let the waiting runners exit, because no task will follow."""
 
     def cut_off(self, runner: RunnerChild) -> bool:
-        """Kill a runner if it has sent an invalid message.
-
-        Returns:
-            Whether this call has killed the runner.
-        """
+        """Kill a runner if it has sent an invalid message."""
         if runner.link.fault is None or runner.cut_off:
             return False
         runner.cut_off = True
@@ -283,20 +268,6 @@ enough, because waiting runners, and runners that do not die, occupy slots as we
 
 class ForkingRunnerPool(RunnerPool):
     """The forked runners of one worker.
-
-    Args:
-        main: the function that a runner's process executes; it returns the exit status.
-        keep: returns the descriptors that runners need, such as the descriptor of the log file.
-            It is called before each fork of a fork server.
-        clock: measures when an answer of a fork server is overdue.
-        concurrency: the maximum number of tasks that run at the same time.
-        hold_up: the maximum time in seconds for which a fork can block the worker.
-        patience: if a fork server has not answered an order or has not reported the end of a runner
-            for this many seconds, it counts as hanging and is killed.
-        cgroup: the cgroup that this process enters, and below which each runner gets a cgroup of
-            its own; None if cgroups are not used.
-        before_fork: a function that the fork server calls before it forks.
-        output: collects the output of the runners; None if nobody does.
 
     Attributes:
         before_server_fork: a function that is called before a fork server is forked; it closes

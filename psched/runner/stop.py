@@ -38,9 +38,6 @@ class Stop:
     `SignalInbox` has set. CHLD must have its default action, because a task's handler can wait for
     its own children. The other signals that psched receives, such as HUP and USR1, do not stop the
     task, because they might have been sent to every process of a service.
-
-    Args:
-        stop_flags: tell whether the worker is stopping the task, and why.
     """
 
     def __init__(self, stop_flags: StopFlags) -> None:

@@ -106,9 +106,6 @@ class StopFlagTable:
     """The flags of all runners of one fork server, in memory that these processes share.
 
     Create the table before the fork server is forked.
-
-    Args:
-        count: the number of slots, one for each runner.
     """
 
     def __init__(self, count: int) -> None:
@@ -120,12 +117,7 @@ class StopFlagTable:
 
 
 class StopFlags:
-    """The flags of one runner.
-
-    Args:
-        page: the shared memory.
-        offset: the position of the flags in the page.
-    """
+    """The flags of one runner."""
 
     def __init__(self, page: mmap.mmap, offset: int) -> None:
         self._page: mmap.mmap | bytearray = page

@@ -66,10 +66,6 @@ this many seconds have passed."""
 class Execution:
     """The tasks of one worker, from the claims of their rows to the ends of their leases.
 
-    Args:
-        context: what the parts of the worker share.
-        tasks: starts and owns the running tasks.
-
     Attributes:
         given_back: whether rows were given back, which other workers can run, since the owner of
             this object has last set this to False.

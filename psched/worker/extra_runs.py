@@ -46,12 +46,7 @@ class ExtraRun:
 
 
 class ExtraRuns:
-    """Decides which extra runs of a claim can start, and holds their schedules.
-
-    Args:
-        context: what the parts of the worker share.
-        execution: starts the tasks, and has the rows of the others settled.
-    """
+    """Decides which extra runs of a claim can start, and holds their schedules."""
 
     def __init__(self, context: Context, execution: "Execution") -> None:
         self._store = context.store

@@ -29,10 +29,6 @@ _log = logging.getLogger("psched.worker")
 class LeaseLoop:
     """Leases due occurrences, and settles each lease when its task has ended.
 
-    Args:
-        context: what the parts of the worker share.
-        tasks: starts and owns the running tasks.
-
     Attributes:
         execution: what becomes of each task.
         recovered: the nonces of the dead workers whose leases were released, since the owner of

@@ -83,12 +83,6 @@ class LiveOutputWriter:
 
     While no task runs whose output is kept, it sends nothing. No failure of its requests has an
     effect on leases or tasks.
-
-    Args:
-        context: what the parts of the worker share.
-        store: its store, which keeps output.
-        gateway: sends the requests.
-        tasks: the running tasks.
     """
 
     def __init__(

@@ -26,9 +26,6 @@ preempted is run again, and this next attempt tells whether it succeeds."""
 class RunReporter:
     """Reports the attempts of schedules that have a ping. All other attempts cost nothing.
 
-    Args:
-        link: the connection to the master.
-
     Attributes:
         has_news: whether there is something to `flush`.
     """

@@ -70,12 +70,7 @@ _LONGEST_KEY = 100
 
 
 class Slowness:
-    """Warns when the store begins to answer too slowly for the leases, and logs when this ends.
-
-    Args:
-        settings: contain the length of leases, and the driver's timeout.
-        clock: measures for how long the answers are too slow.
-    """
+    """Warns when the store begins to answer too slowly for the leases, and logs when this ends."""
 
     def __init__(self, settings: Config, clock: Clock) -> None:
         self._settings = settings
@@ -129,13 +124,6 @@ def _kind(error: StoreError) -> str:
 
 class StoreBackoff:
     """Sends requests to the store; after a failure, sends none until a pause has passed.
-
-    Args:
-        clock: measures the pauses, and the time until each answer.
-        rng: the source of random pauses, so that workers do not all try again at the same time.
-        longest_pause: the maximum pause in seconds.
-        slowness: receives the duration of each answered request.
-        counts: counts the answers and the failures.
 
     Attributes:
         not_before: the earliest time of the next request, seconds of the monotonic clock.
@@ -218,13 +206,6 @@ class StoreBackoff:
 
 class StoreGateway:
     """Sends a worker's requests to the store, and extends the worker's leases.
-
-    Args:
-        context: contains the store, and the default length of a lease.
-        tasks: owns the running tasks, which are guarded before each request, and whose leases are
-            extended.
-        unstarted: owns the leases whose tasks have not been started. Those that wait for a
-            trigger's answer, or for a slot, are extended.
 
     Attributes:
         slowness: warns of answers that are too slow for the leases.

@@ -7,7 +7,7 @@ import logging
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from psched.application.task import assignment
 from psched.base.clock import Clock
@@ -27,6 +27,9 @@ from psched.runner.stop_flags import Reason
 from psched.worker.context import Context, KillTimer
 from psched.worker.run_reporter import RunReporter
 from psched.worker.running_task import Lease, RunningTask
+
+if TYPE_CHECKING:
+    from psched.worker.store_gateway import StoreGateway
 
 _log = logging.getLogger("psched.worker")
 
@@ -53,35 +56,8 @@ _PLACES = {"raw": RAW, "none": NONE}
 """For the values of the setting ``output`` by which nothing is collected: where the output goes."""
 
 
-class LeaseWriter(Protocol):
-    """Sends the requests of running tasks to the store."""
-
-    def extend_now(self, task: RunningTask) -> bool:
-        """Extend the task's lease; return whether the lease was still held.
-
-        Raises:
-            TransientStoreError: the store did not answer.
-        """
-        ...
-
-    def update_data(self, task: RunningTask, data: str) -> bool:
-        """Replace the payload of the task's schedule; return whether the lease was still held.
-
-        Raises:
-            TransientStoreError: the store did not answer.
-        """
-        ...
-
-
 class TaskGuard:
-    """Stops each task at its time limit, and before another worker can claim its row.
-
-    Args:
-        settings: contain the time limits.
-        pool: kills the runners.
-        clock: measures when a signal is due.
-        deadman: kills this process if `watch` is not called in time.
-    """
+    """Stops each task at its time limit, and before another worker can claim its row."""
 
     def __init__(
         self, settings: Config, pool: RunnerPool, clock: Clock, deadman: KillTimer
@@ -310,24 +286,24 @@ class TaskTable:
             del self.holding[task.hold.key]
         return task
 
-    def receive(self, writer: LeaseWriter) -> None:
+    def receive(self, gateway: "StoreGateway") -> None:
         """Record the reports of runners, answer their requests, and note who has ended."""
         for task in [*self.running.values()]:
             if task.empty:
                 continue  # skipped, because the runner might run another task by now
             link = task.runner.link
-            self._handle(task, link.receive(), writer)
+            self._handle(task, link.receive(), gateway)
             if self._pool.cut_off(task.runner):
                 task.run_over(f"its process has sent {link.fault}", self._clock.monotonic())
-        self._reap(writer)
+        self._reap(gateway)
         self._take_output()
 
-    def _reap(self, writer: LeaseWriter) -> None:
+    def _reap(self, gateway: "StoreGateway") -> None:
         """Note which runners have ended, and which of them have left no process behind."""
         by_runner = {task.runner: task for task in self.running.values() if not task.empty}
         for runner in self._pool.reap():
             if (task := by_runner.get(runner)) is not None:
-                self._handle(task, runner.last_words, writer)
+                self._handle(task, runner.last_words, gateway)
                 if runner.died_with_server:
                     task.server_died(self._clock.monotonic())
                 self._end(task, f"its process {runner.exit}", EndReport.of_exit(runner.exit))
@@ -464,7 +440,7 @@ class TaskTable:
         return Whose(task.row.key, keep, forward=settings.output in {"both", "service"})
 
     def _handle(
-        self, task: RunningTask, messages: Sequence[Mapping[str, Any]], writer: LeaseWriter
+        self, task: RunningTask, messages: Sequence[Mapping[str, Any]], gateway: "StoreGateway"
     ) -> None:
         """Act on a runner's message.
 
@@ -486,7 +462,7 @@ class TaskTable:
         answer: dict[str, object] = {"held": held}
         if held:
             try:
-                answer["held"] = _obey(task, message, writer)
+                answer["held"] = _obey(task, message, gateway)
             except TransientStoreError as error:
                 unknown = isinstance(error, UnknownOutcomeError)
                 answer = {"unanswered" if unknown else "unavailable": text_of(error)}
@@ -514,12 +490,12 @@ class TaskTable:
             self._tree_gone(task)
 
 
-def _obey(task: RunningTask, message: Mapping[str, Any], writer: LeaseWriter) -> bool:
+def _obey(task: RunningTask, message: Mapping[str, Any], gateway: "StoreGateway") -> bool:
     """Carry out a task's request; return whether the task's lease is held."""
     if "extend" in message:
-        return writer.extend_now(task)
+        return gateway.extend_now(task)
     if "update_data" in message:
-        return writer.update_data(task, _payload(message["data"]))
+        return gateway.update_data(task, _payload(message["data"]))
     if "retry" in message:
         task.decided(Retry(message["wait"], message["retry"]))
     else:

@@ -90,10 +90,6 @@ class Question:
 class TriggerHelpers:
     """Sends questions to helper processes, and receives the answers; owns the questions.
 
-    Args:
-        context: what the parts of the worker share.
-        tasks: has each new helper forked, after it has guarded the running tasks.
-
     Attributes:
         ends: the questions how to settle leases after a run, by the row's key, the lease's token
             and the version of the row; read only.

@@ -111,12 +111,7 @@ class UnstartedLeases:
 
 
 class UnstartedRows:
-    """Starts, settles or gives back the claimed rows that did not start at once.
-
-    Args:
-        context: what the parts of the worker share.
-        execution: starts the rows' tasks.
-    """
+    """Starts, settles or gives back the claimed rows that did not start at once."""
 
     def __init__(self, context: Context, execution: "Execution") -> None:
         self._store = context.store

@@ -31,11 +31,6 @@ are not all replaced at the same time."""
 class Recycling:
     """One worker's limits, after which it is replaced: ``worker_max_tasks``, ``worker_max_age``.
 
-    Args:
-        settings: contain both limits.
-        rng: the source of the random variation of the limits.
-        now: the current time, seconds of the monotonic clock.
-
     Attributes:
         why: why the worker is to be replaced, as a phrase for the log; empty while no limit has
             been reached.
@@ -102,12 +97,6 @@ class Inbox(Protocol):
 
 class Worker:
     """The main loop of a worker process, after the handlers have been loaded.
-
-    Args:
-        context: what the parts of the worker share.
-        inbox: receives the signals to this process.
-        log: the log of this process.
-        show_title: sets the title of this process in the list of processes.
 
     Attributes:
         exit_status: the worker's exit status; None while the worker is to continue.
@@ -378,9 +367,6 @@ def clean_up(store: Store, settings: Config, nonces: Sequence[str]) -> int:
     """Release the leases of the dead workers that have these nonces.
 
     A cleaner process, which the master forks for this purpose, does nothing else.
-
-    Returns:
-        The exit status.
     """
     wait = settings.retry_wait
     try:

@@ -8,11 +8,12 @@ import pytest
 from psched.config import from_mapping
 from psched.core.model import Finish, Release, Retry
 from psched.core.policy import Run, after_claim
-from psched.core.settling import Ending, settle
+from psched.core.settling import Ending
 from psched.core.store_protocol import Settled
 from psched.testing.store_contract.bench import claim
 from support.compat import compat_factory
 from support.perfectsched import Peer
+from support.settling import settle
 from support.store_clock import store_clock
 from support.stores import Sql
 

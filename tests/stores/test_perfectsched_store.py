@@ -25,7 +25,7 @@ from psched.core.columns import raw_data
 from psched.core.declare import redeclare
 from psched.core.model import FINISHED, Finish, Release, Retry
 from psched.core.policy import Run, after_claim, after_run
-from psched.core.settling import Ending, settle
+from psched.core.settling import Ending
 from psched.core.store_protocol import Settled
 from psched.stores import create
 from psched.testing.store_contract.bench import (
@@ -40,6 +40,7 @@ from psched.testing.store_contract.bench import (
     payload,
 )
 from support.compat import compat_factory
+from support.settling import settle
 
 pytestmark = pytest.mark.empty
 

@@ -13,11 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from psched.base.errors import TransientStoreError, UnknownOutcomeError
 from psched.config import from_mapping
 from psched.core.model import Finish, Release, Retry, Row
-from psched.core.settling import Ending, settle
+from psched.core.settling import Ending
 from psched.core.store_protocol import Settled
 from psched.stores.sql.dialects.sqlite import SQLITE
 from psched.testing.store_contract.bench import add, claim, ending, found
 from support.compat import compat_factory
+from support.settling import settle
 from support.store_clock import store_clock
 from support.stores import Sql
 

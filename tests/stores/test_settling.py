@@ -5,9 +5,10 @@ from dataclasses import replace as changed
 from psched.core.declare import redeclare
 from psched.core.model import DELETING, FINISHED, QUARANTINED, Finish, Release, Retry, Row
 from psched.core.policy import Run, after_claim
-from psched.core.settling import Ending, settle
+from psched.core.settling import Ending
 from psched.core.store_protocol import Settled
 from psched.testing.store_contract.bench import payload
+from support.settling import settle
 
 CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
 

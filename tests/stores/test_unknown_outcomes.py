@@ -21,10 +21,11 @@ from psched.base.errors import (
 from psched.client.collection import ScheduleCollection
 from psched.core.history.records import Fate
 from psched.core.model import DELETING, Finish, Row, Settlement
-from psched.core.settling import Ending, settle
+from psched.core.settling import Ending
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.testing.store_contract.history.bench import made
 from support.proxy import Fault
+from support.settling import settle
 from support.stores import LONG, store_factory
 from support.waiting import wait_until
 

@@ -24,9 +24,10 @@ from psched.core.history.recording import StoreClock as Estimate
 from psched.core.history.records import Attempt, AuditRecord, Outcome
 from psched.core.model import Finish, Release, Retry
 from psched.core.policy import Run, after_claim
-from psched.core.settling import Ending, settle
+from psched.core.settling import Ending
 from psched.stores.sql import raw_execute
 from support.driven import SharedClock
+from support.settling import settle
 from support.store_clock import store_clock
 from support.stores import Sql, make_store
 

@@ -47,12 +47,12 @@ class Ledger:
         self.data: list[str] = []
 
     def extend_now(self, _task: RunningTask) -> bool:
-        """Record an extend; see `psched.worker.task_table.LeaseWriter`."""
+        """Record an extend; see `psched.worker.store_gateway.StoreGateway`."""
         self.extended += 1
         return True
 
     def update_data(self, _task: RunningTask, data: str) -> bool:
-        """Record a payload; see `psched.worker.task_table.LeaseWriter`."""
+        """Record a payload; see `psched.worker.store_gateway.StoreGateway`."""
         self.data.append(data)
         return not self.refuses
 

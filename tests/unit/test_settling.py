@@ -12,10 +12,11 @@ from psched.core.history.recording import Recorder, StoreClock
 from psched.core.history.records import Attempt, Outcome, RunRecord
 from psched.core.model import Finish, Retry, Row
 from psched.core.policy import after_run
-from psched.core.settling import Ending, Settler, settle
+from psched.core.settling import Ending, Settler
 from psched.core.store_protocol import Settled
 from psched.testing import ManualClock
 from psched.testing.memory_store import MemoryStore
+from support.settling import settle
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 

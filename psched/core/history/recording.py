@@ -51,9 +51,6 @@ class StoreClock:
     that request, as long as nobody sets the store's clock. So a request that took longer than
     `_LONGEST`, for example because this process was stopped meanwhile, does not replace a better
     one.
-
-    Args:
-        clock: this host's clocks.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -196,9 +193,6 @@ class Recorder:
         """Create the record of an attempt whose lease has ended without a settle.
 
         The host is not known here.
-
-        Returns:
-            The record; None if the row has no scheduled time.
         """
         if row.next_time is None:
             return None
