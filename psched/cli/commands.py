@@ -119,11 +119,11 @@ _SUBCOMMANDS = {
         "Convert a crontab to a file of schedules for apply.",
     ),
     "import-timers": (
-        "contrib.timers.command:import_timers",
+        "contrib.timers:import_timers",
         "Convert systemd's timers to a file for apply.",
     ),
     "import-cronjobs": (
-        "contrib.cronjobs.command:import_cronjobs",
+        "contrib.cronjobs:import_cronjobs",
         "Convert Kubernetes CronJobs to a file for apply.",
     ),
     "run": (

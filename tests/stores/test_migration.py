@@ -14,7 +14,7 @@ from psched.base.clock import SystemClock
 from psched.base.errors import SchemaError, StoreUnavailableError, UnknownOutcomeError
 from psched.base.payload import WRAPPED_IN
 from psched.contrib.perfectsched.migration.migrator import open_migrator
-from psched.contrib.perfectsched.migration.source import PAGE
+from psched.contrib.perfectsched.migration.tables import PAGE
 from psched.core.columns import raw_data
 from psched.core.model import MIGRATING, Row
 from psched.core.policy import Run, after_claim

@@ -8,7 +8,7 @@ import yaml
 
 from psched import config
 from psched.base.errors import ConfigError
-from psched.contrib.cronjobs.cronjobs_to_schedules import convert, cronjobs_in
+from psched.contrib.cronjobs import convert, cronjobs_in
 from psched.contrib.crontab.service_user import ServiceUser
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})

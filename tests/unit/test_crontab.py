@@ -11,8 +11,7 @@ from psched import config
 from psched.base.errors import ConfigError
 from psched.contrib.crontab.command import host_zone, session_variables
 from psched.contrib.crontab.crontab_to_schedules import CrontabContext, convert
-from psched.contrib.crontab.former_lines import Line, line_of, match
-from psched.contrib.crontab.origin import Known, Origin
+from psched.contrib.crontab.earlier_imports import Known, Line, Origin, line_of, match
 from psched.contrib.crontab.parser import Remark, parse
 from psched.contrib.crontab.service_user import ServiceUser
 from psched.contrib.crontab.shell_command import first_program, is_guarded, program_name

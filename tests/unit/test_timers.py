@@ -13,8 +13,8 @@ from psched import config
 from psched.base.errors import ConfigError, InvalidError
 from psched.contrib.crontab.crontab_to_schedules import CrontabContext
 from psched.contrib.crontab.service_user import ServiceUser
-from psched.contrib.timers.timers_to_schedules import convert
-from psched.contrib.timers.units import place_of, search_path, timers_in
+from psched.contrib.systemd_syntax import place_of, search_path, timers_in
+from psched.contrib.timers import convert
 from psched.triggers.calendar_event import Times, merged, seconds_of, times_of
 from psched.triggers.trigger import parse
 

@@ -32,8 +32,7 @@ from psched.contrib.crontab.crontab_to_schedules import (
     Imported,
     convert,
 )
-from psched.contrib.crontab.former_lines import line_of
-from psched.contrib.crontab.origin import Known, Origin, Source, some
+from psched.contrib.crontab.earlier_imports import Known, Origin, Source, line_of, some
 from psched.contrib.crontab.service_user import ServiceUser
 from psched.contrib.crontab.shell_command import slug
 from psched.core.model import BEING_DELETED, Row
@@ -118,11 +117,7 @@ def delivery_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What becomes of imported schedules: the values of options; see `delivery_options`.
-
-    Raises:
-        UsageError: the options contradict each other.
-    """
+    """What becomes of imported schedules: the values of options; see `delivery_options`."""
 
     output: Path | None
     at_once: bool

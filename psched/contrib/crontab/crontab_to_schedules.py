@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from psched.base.errors import ConfigError, InvalidError
 from psched.config import Config, from_mapping
 from psched.config.monitoring.hooks import MailHook
-from psched.contrib.crontab.former_lines import Line, line_of, match
+from psched.contrib.crontab.earlier_imports import Line, line_of, match
 from psched.contrib.crontab.parser import DIALECTS, NOT_IMPORTED, Crontab, Entry, Remark
 from psched.contrib.crontab.service_user import ServiceUser
 from psched.contrib.crontab.shell_command import first_program, is_guarded, program_name
@@ -34,14 +34,10 @@ _HASHES = (6, 12, 20)
 
 
 class Mailing(NamedTuple):
-    """Who gets mail about a command.
+    """Who gets mail about a command."""
 
-    Attributes:
-        hook: the name of the hook; None if nobody gets mail.
-        remark: what the user must do so that the hook works; None if nothing is left to do.
-    """
-
-    hook: str | None = None
+    hook: str | None = None  # the name of the hook; None if nobody gets mail
+    # What the user must do so that the hook works; None if nothing is left to do.
     remark: str | None = None
 
 
@@ -102,53 +98,40 @@ _HASH = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrontabContext:
-    """Facts about a crontab's commands that the crontab itself does not contain.
+    """Facts about a crontab's commands that the crontab itself does not contain."""
 
-    Attributes:
-        key_prefix: the beginning of the keys of its schedules, such as ``db1:php``.
-        timezone: the time zone of the lines to which no ``CRON_TZ`` applies.
-        user: the user that runs psched's workers.
-        any_user: whether to import lines that cron runs as a user other than ``user``.
-        owner: the user that the crontab belongs to; None if it is a system crontab.
-        home: returns the path of a user's home folder; None if the user does not exist.
-        run_as: finds a user of this host; returns None if there is no such user. It is given if
-            ``user`` is root, and ``runuser`` runs the commands of other users. None means that
-            ``user`` runs all commands.
-        former: the former lines of this crontab, by the keys of their schedules.
-        session: the variables that cron's session has on this host; cron's own values win.
-        dialect: the cron that runs the commands; one of `psched.contrib.crontab.parser.DIALECTS`.
-    """
-
-    key_prefix: str
-    timezone: str
-    user: ServiceUser
-    any_user: bool
-    owner: str | None
+    key_prefix: str  # the beginning of the keys of its schedules, such as ``db1:php``
+    timezone: str  # the time zone of the lines to which no ``CRON_TZ`` applies
+    user: ServiceUser  # the user that runs psched's workers
+    any_user: bool  # whether to import lines that cron runs as a user other than ``user``
+    owner: str | None  # the user that the crontab belongs to; None if it is a system crontab
+    # Returns the path of a user's home folder; None if the user does not exist.
     home: Callable[[str], str | None]
+    # Finds a user of this host; returns None if there is no such user. It is given if ``user`` is
+    # root, and ``runuser`` runs the commands of other users. None means that ``user`` runs all
+    # commands.
     run_as: Callable[[str], ServiceUser | None] | None = None
+    # The former lines of this crontab, by the keys of their schedules.
     former: Mapping[str, Line] = field(default_factory=dict)
+    # The variables that cron's session has on this host; cron's own values win.
     session: Mapping[str, str] = field(default_factory=dict)
+    # The cron that runs the commands; one of `psched.contrib.crontab.parser.DIALECTS`.
     dialect: str = DIALECTS[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The schedules that a crontab was converted to.
+    """The schedules that a crontab was converted to."""
 
-    Attributes:
-        declarations: the schedules, in the form that `psched.files.plan.plan` accepts.
-        remarks: messages about lines that are not imported, or whose runs differ from cron's, in
-            the order of the lines.
-        edited: for the key of each schedule whose line was edited: the former and the present line.
-        added: the lines that have no former line, by the keys of their schedules.
-        gone: the former lines that the crontab does not contain any more, by key.
-    """
-
+    # The schedules, in the form that `psched.files.plan.plan` accepts.
     declarations: Sequence[dict[str, Any]]
+    # Messages about lines that are not imported, or whose runs differ from cron's, in the order of
+    # the lines.
     remarks: Sequence[Remark]
+    # For the key of each schedule whose line was edited: the former and the present line.
     edited: Mapping[str, tuple[Line, Line]]
-    added: Mapping[str, Line]
-    gone: Mapping[str, Line]
+    added: Mapping[str, Line]  # the lines that have no former line, by the keys of their schedules
+    gone: Mapping[str, Line]  # the former lines that the crontab does not contain any more, by key
 
 
 def convert(crontab: Crontab, context: CrontabContext, settings: Config) -> Imported:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from psched.base.errors import InvalidError
-from psched.contrib.crontab.shell_syntax import in_foreground
+from psched.contrib.crontab.shell_command import in_foreground
 from psched.triggers import trigger
 from psched.triggers.calendar_event import seconds_of
 from psched.triggers.cron import ALIASES
@@ -54,52 +54,34 @@ _QUOTED = re.compile(r"""("|')(?:(?!\1).)*\1""")
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A message about a line that is not imported, or that psched runs differently from cron.
-
-    Attributes:
-        line: the number of the line.
-        text: why the line is not imported, or how psched's runs differ from cron's.
-    """
+    """A message about a line that is not imported, or that psched runs differently from cron."""
 
     line: int
-    text: str
+    text: str  # why the line is not imported, or how psched's runs differ from cron's
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command of a crontab.
+    """A command of a crontab."""
 
-    Attributes:
-        line: the number of the command's line.
-        cron: five fields, or an alias such as ``@daily``.
-        command: the text of the command, which a shell runs.
-        stdin: the standard input of the command; empty if the line has no ``%``.
-        user: the user as whom cron runs the command; None in a user's crontab.
-        variables: the environment settings above the command's line, by name.
-        note: the comment directly above the command's line; None if there is none.
-    """
-
-    line: int
-    cron: str
-    command: str
-    stdin: str = ""
-    user: str | None = None
+    line: int  # the number of the command's line
+    cron: str  # five fields, or an alias such as ``@daily``
+    command: str  # the text of the command, which a shell runs
+    stdin: str = ""  # the standard input of the command; empty if the line has no ``%``
+    user: str | None = None  # the user as whom cron runs the command; None in a user's crontab
+    # The environment settings above the command's line, by name.
     variables: Mapping[str, str] = field(default_factory=dict)
-    note: str | None = None
+    note: str | None = None  # the comment directly above the command's line; None if there is none
 
 
 @dataclass(frozen=True, slots=True)
 class Crontab:
-    """The content of a crontab.
+    """The content of a crontab."""
 
-    Attributes:
-        entries: the commands, in the order of their lines.
-        remarks: the messages about lines that psched cannot import, or cannot run as cron does.
-        fatal: the number of the first line because of which Debian's cron ignores the whole file.
-    """
-
-    entries: Sequence[Entry]
+    entries: Sequence[Entry]  # the commands, in the order of their lines
+    # The messages about lines that psched cannot import, or cannot run as cron does.
     remarks: Sequence[Remark]
+    # The number of the first line because of which Debian's cron ignores the whole file.
     fatal: int | None = None
 
 

@@ -24,16 +24,11 @@ class ServiceUser:
     The checks read the owner, the group and the mode of files. They ignore access control lists,
     security modules and the restrictions of a unit. If the calling user must not read a file's
     mode, a check answers that the service user can do it.
-
-    Attributes:
-        name: the user's name.
-        number: the user's number.
-        groups: the numbers of all groups of the user.
     """
 
     name: str
     number: int
-    groups: frozenset[int]
+    groups: frozenset[int]  # the numbers of all groups of the user
 
     @classmethod
     def find(cls, name: str | None) -> Self:

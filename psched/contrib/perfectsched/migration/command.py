@@ -13,8 +13,7 @@ from psched.cli.other_database import settings_to_write
 from psched.cli.progress import Progress, quiet_option
 
 if TYPE_CHECKING:
-    from psched.contrib.perfectsched.migration.migrator import Migrator
-    from psched.contrib.perfectsched.migration.planner import Report
+    from psched.contrib.perfectsched.migration.migrator import Migrator, Report
 
 
 @click.command()

@@ -1,9 +1,10 @@
-"""Moves the rows, page by page, by the four writes that the package's docstring describes."""
+"""Decides for an old row whether and how it is moved to psched's table."""
 
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ from psched.base.clock import Clock
 from psched.base.errors import (
     AlreadyExistsError,
     ConfigError,
+    InvalidError,
     SchemaError,
     StoreError,
     TransientStoreError,
@@ -20,11 +22,126 @@ from psched.base.retry import retry_while_unavailable, send_once
 from psched.client.auditor import Auditor
 from psched.client.author import this_process
 from psched.config import Config, tls, urls
-from psched.contrib.perfectsched.migration.destination import Destination, NewRow
-from psched.contrib.perfectsched.migration.planner import Move, Planner, Report
-from psched.contrib.perfectsched.migration.source import Source
-from psched.contrib.perfectsched.migration.source_systems import OldRow, is_marked
+from psched.contrib.perfectsched.migration.source_systems import (
+    NOT_ENFORCED,
+    OldRow,
+    SourceSystem,
+    is_marked,
+)
+from psched.contrib.perfectsched.migration.tables import Destination, NewRow, Source
+from psched.core.model import Row
 from psched.stores.sql.batches import split
+
+_MOST_NAMED = 1000
+"""The largest number of rows for which a report contains the reason why they cannot be moved."""
+
+
+@dataclass(slots=True)
+class Report:
+    """The result of a pass over the old table, or over one page of it; all numbers count rows."""
+
+    seen: int = 0  # rows that were read
+    ready: int = 0  # rows that can be moved
+    running: int = 0  # rows that an old worker may be running, so they cannot be moved yet
+    # Rows that were not moved, because another client changed them during the pass.
+    changed: int = 0
+    # By key, why a row cannot be moved; contains the first `_MOST_NAMED` such rows.
+    reasons: dict[str, str] = field(default_factory=dict)
+    unnamed: int = 0  # rows that cannot be moved and are not in ``reasons``
+    not_enforced: int = 0  # rows with a value in one of the columns `NOT_ENFORCED`
+    overdue: int = 0  # rows that can be moved and to which `SourceSystem.overdue_note` applies
+
+    @property
+    def refused(self) -> int:
+        """The number of rows that cannot be moved unless somebody corrects them."""
+        return len(self.reasons) + self.unnamed
+
+    @property
+    def remaining(self) -> int:
+        """The number of rows that stay in the old table after the pass."""
+        return self.running + self.changed + self.refused
+
+    def refuse(self, key: str, reason: str) -> None:
+        """Record why a row cannot be moved."""
+        if len(self.reasons) < _MOST_NAMED:
+            self.reasons[key] = reason
+        else:
+            self.unnamed += 1
+
+    def add(self, page: "Report") -> None:
+        """Add the numbers and the reasons of a page's report to this report."""
+        self.seen += page.seen
+        self.ready += page.ready
+        self.running += page.running
+        self.changed += page.changed
+        self.not_enforced += page.not_enforced
+        self.overdue += page.overdue
+        self.unnamed += page.unnamed
+        for key, reason in page.reasons.items():
+            self.refuse(key, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A row that is to be moved."""
+
+    old: OldRow  # the old row as it was read
+    # The staged copy of the old row; if the old row is marked, psched's row with its key.
+    copy: NewRow
+    # The row that the copy becomes; None if the copy is not to be inserted in this pass.
+    row: Row | None = None
+    # Whether the old row is marked as moved. If so, only two steps are left: the copy is activated,
+    # if it still exists, and the old row is deleted.
+    marked: bool = False
+    # A copy in psched's table that was made from another state of the old row, and is to be
+    # deleted; None if there is no such copy.
+    stale: NewRow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Decides for each old row whether it is moved, and which row replaces it."""
+
+    system: SourceSystem
+    origin: str  # the old table and its database, as in `NewRow.origin`
+    settings: Config  # psched's settings; a row that they forbid is not moved
+    lease_time: int  # the length of an old worker's longest lease, seconds
+
+    def plan(self, old: OldRow, existing: NewRow | None, report: Report) -> Move | None:
+        """Decide how to move a row; return None if the row must stay in the old table."""
+        ours = existing is None or existing.origin == self.origin
+        if existing is not None and existing.is_staged and not ours:
+            report.refuse(old.key, f"is being moved from elsewhere: {existing.origin}")
+        elif is_marked(self.system, old):
+            return Move(old, existing or NewRow(old.key), marked=True)
+        elif self.is_taken(old, existing):
+            report.refuse(old.key, "psched has a schedule with this key already")
+        elif self.system.may_be_leased(old, self.lease_time):
+            report.running += 1
+        else:
+            return self._converted(old, existing, report)
+        return None
+
+    def is_taken(self, old: OldRow, existing: NewRow | None) -> bool:
+        """Whether psched has a schedule with the key of a row that no migration is moving."""
+        return existing is not None and not existing.is_staged and not is_marked(self.system, old)
+
+    def _converted(self, old: OldRow, existing: NewRow | None, report: Report) -> Move | None:
+        try:
+            new = self.system.convert(old, self.settings)
+        except InvalidError as error:
+            report.refuse(old.key, str(error))
+            return None
+        report.not_enforced += any(old.values.get(name) is not None for name in NOT_ENFORCED)
+        report.overdue += new.overdue
+        copy = NewRow.staged(new.row, old.fingerprint(self.origin), self.origin)
+        if existing is None:
+            return Move(old, copy, new.row)
+        if existing.token == copy.token:
+            # The copy in the table is used, even if another version of psched has created it.
+            return Move(old, existing)
+        return Move(old, copy, stale=existing)
+
 
 T = TypeVar("T")
 
@@ -42,36 +159,19 @@ _TRIES = 6
 
 
 class Migrator:
-    """Moves the rows of an old table into psched's table.
-
-    Args:
-        source: the old table.
-        destination: psched's table.
-        settings: psched's settings; a row that they forbid is not moved.
-        lease_time: the length of an old worker's longest lease, seconds.
-        clock: measures the time, and sleeps between two passes or tries.
-        auditor: records the schedules that were moved.
-        meter: begins to show progress, given a name and the number of rows; the function that the
-            context manager returns is called with the number of rows that are done.
-
-    Attributes:
-        moved: the number of rows that were moved so far.
-        others: for each other old table, the number of staged copies that its migration has left.
-        not_enforced: whether any row had a value in one of the columns `NOT_ENFORCED`.
-        overdue: the number of rows to which `overdue_note` applies.
-        overdue_note: a text for messages, which says what happens to overdue rows.
-        title: a text that names the old system, its table and the database.
-    """
+    """Moves the rows of an old table into psched's table."""
 
     def __init__(
         self,
         source: Source,
         destination: Destination,
-        settings: Config,
+        settings: Config,  # psched's settings; a row that they forbid is not moved
         *,
-        lease_time: int,
+        lease_time: int,  # the length of an old worker's longest lease, seconds
         clock: Clock,
         auditor: Auditor,
+        # Begins to show progress, given a name and the number of rows; the function that the
+        # context manager returns is called with the number of rows that are done.
         meter: Meter,
     ) -> None:
         self._source = source
@@ -80,11 +180,15 @@ class Migrator:
         self._clock = clock
         self._auditor = auditor
         self._meter = meter
-        self.moved = 0
+        self.moved = 0  # the number of rows that were moved so far
+        # Whether any row had a value in one of the columns `NOT_ENFORCED`.
         self.not_enforced = False
-        self.overdue = 0
+        self.overdue = 0  # the number of rows to which `overdue_note` applies
+        # A text for messages, which says what happens to overdue rows.
         self.overdue_note = source.system.overdue_note
+        # A text that names the old system, its table and the database.
         self.title = f"{source.system.name}: {source.title}"
+        # For each other old table, the number of staged copies that its migration has left.
         self.others: Counter[str] = Counter()
 
     def run(self, wait: float) -> Report:

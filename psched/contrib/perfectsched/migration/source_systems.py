@@ -53,19 +53,12 @@ _OFFSET = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class OldRow:
-    """A row of the old table.
+    """A row of the old table."""
 
-    Attributes:
-        key: the row's ``id``, as text.
-        stored_id: the row's ``id``, as the database driver returns it.
-        values: the values of the columns, including ``id``.
-        now: the time of the old database's clock when the row was read, Unix seconds.
-    """
-
-    key: str
-    stored_id: str | bytes
-    values: Values
-    now: float
+    key: str  # the row's ``id``, as text
+    stored_id: str | bytes  # the row's ``id``, as the database driver returns it
+    values: Values  # the values of the columns, including ``id``
+    now: float  # the time of the old database's clock when the row was read, Unix seconds
 
     def fingerprint(self, origin: str) -> str:
         """A hash of the row's values and ``origin``; it changes if any of them changes."""
@@ -75,53 +68,33 @@ class OldRow:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """The row of psched's table that replaces an old row.
-
-    Attributes:
-        row: the row for psched's table.
-        overdue: whether the old row is so late that `SourceSystem.overdue_note` applies to it.
-    """
+    """The row of psched's table that replaces an old row."""
 
     row: Row
+    # Whether the old row is so late that `SourceSystem.overdue_note` applies to it.
     overdue: bool = False
 
 
 class SourceSystem(Protocol):
-    """A system whose tables psched can migrate.
+    """A system whose tables psched can migrate."""
 
-    Attributes:
-        name: the system's name in messages and in the option ``--kind``.
-        required_columns: the columns by which the system's tables are recognised.
-        optional_columns: columns that only some of the system's tables have.
-        marks: all marks, each as values of columns; a row that has all values of a mark was moved.
-        overdue_note: a text that says what happens to rows with `Converted.overdue`.
-    """
-
-    name: str
-    required_columns: frozenset[str]
-    optional_columns: frozenset[str]
+    name: str  # the system's name in messages and in the option ``--kind``
+    required_columns: frozenset[str]  # the columns by which the system's tables are recognised
+    optional_columns: frozenset[str]  # columns that only some of the system's tables have
+    # All marks, each as values of columns; a row that has all values of a mark was moved.
     marks: Sequence[Values]
-    overdue_note: str
+    overdue_note: str  # a text that says what happens to rows with `Converted.overdue`
 
     def mark(self, columns: Collection[str]) -> Values:
         """The one of `marks` that is written to rows of a table with these columns."""
         ...
 
     def may_be_leased(self, old: OldRow, lease_time: int) -> bool:
-        """Whether an old worker might hold a lease of the row.
-
-        Args:
-            old: the row.
-            lease_time: the length of an old worker's longest lease, seconds.
-        """
+        """Whether an old worker, with leases of so many seconds, might hold one of the row."""
         ...
 
     def convert(self, old: OldRow, settings: Config) -> Converted:
-        """Convert an old row to a row of psched's table.
-
-        Raises:
-            InvalidError: psched cannot store the row; the error's ``field`` names the column.
-        """
+        """Convert an old row; an `InvalidError` names the column that psched cannot store."""
         ...
 
 

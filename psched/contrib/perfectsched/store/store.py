@@ -89,10 +89,16 @@ from psched.base.errors import (
 )
 from psched.base.lease_times import lease_time
 from psched.config import Config
-from psched.contrib.perfectsched.store.lease_writer import LeaseWriter
-from psched.contrib.perfectsched.store.leases import may_be_leased
-from psched.contrib.perfectsched.store.rows import StoredRow, as_row, as_stored
-from psched.contrib.perfectsched.store.statements import Statements, as_new, as_seen, read_rows
+from psched.contrib.perfectsched.store.leases import LeaseWriter, may_be_leased
+from psched.contrib.perfectsched.store.rows import (
+    Statements,
+    StoredRow,
+    as_new,
+    as_row,
+    as_seen,
+    as_stored,
+    read_rows,
+)
 from psched.core.catchup import iso
 from psched.core.columns import decode
 from psched.core.history.records import RunRecord
@@ -114,14 +120,7 @@ _CLOCKS_DIFFER = 60
 
 
 class PerfectSchedStore(OutputStore[Statements]):
-    """Schedules in one of PerfectSched's tables; psched loads this class by its import path.
-
-    Args:
-        settings: the settings, which name the database and the table. The longest lease of any
-            worker is assumed to last ``settings.alive_time``, but at least 300 seconds.
-        clock: measures how long requests take.
-        rng: the source of the random pauses between two tries to lock the database.
-    """
+    """Schedules in one of PerfectSched's tables; psched loads this class by its import path."""
 
     def __init__(self, settings: Config, *, clock: Clock, rng: random.Random) -> None:
         super().__init__(StoreParameters.of(settings), clock=clock, rng=rng)

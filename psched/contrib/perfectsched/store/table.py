@@ -25,11 +25,7 @@ from psched.stores.sql.tables import missing
 
 
 def create_table(connection: Connection, name: str, dialect: Dialect) -> Sequence[str]:
-    """Create the table and its index if they are missing; change nothing that exists.
-
-    Returns:
-        One line of text for each object that was created.
-    """
+    """Create the table and its index if they are missing; return a line for each."""
     for statement in dialect.init_session:
         connection.execute(text(statement))
     table = _table(name)

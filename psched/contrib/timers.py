@@ -1,4 +1,4 @@
-"""Converts a timer and its service to schedules of type ``exec``, which run as systemd runs them.
+"""``psched import-timers``: converts systemd's timers to schedules, which run as systemd runs them.
 
 A timer that is not persistent drops missed runs (``catchup: skip``); a persistent one makes up for
 the last of them. A failed service is not repeated, so there is one attempt. What has no effect in
@@ -13,15 +13,41 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+import click
+
 from psched.base.errors import ConfigError, InvalidError
+from psched.cli.exit_status import report_errors
+from psched.cli.options import ConfigLocation
 from psched.config import Config
+from psched.contrib.crontab.command import (
+    Delivery,
+    any_user_option,
+    delivery_options,
+    home_of,
+    host_zone,
+    source_of,
+)
 from psched.contrib.crontab.crontab_to_schedules import KILL_TIMEOUT, CrontabContext
-from psched.contrib.timers.exec_line import Command, commands_of, data_of, split, unquoted
-from psched.contrib.timers.units import Setting, Unit, read_unit
+from psched.contrib.crontab.service_user import ServiceUser
+from psched.contrib.systemd_syntax import (
+    Command,
+    Setting,
+    Unit,
+    commands_of,
+    data_of,
+    place_of,
+    read_unit,
+    search_path,
+    split,
+    timers_in,
+    unquoted,
+)
 from psched.core.columns import TEXT_LENGTH
 from psched.core.declare import declare
+from psched.files.document import Document
 from psched.triggers.calendar_event import Times, merged, seconds_of, times_of
 from psched.triggers.trigger import parse
+from psched.triggers.zone import find_zone
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -53,11 +79,7 @@ _IS_TRUE = re.compile(r"1|yes|y|true|t|on", re.IGNORECASE)
 def convert(
     name: str, folders: Sequence[Path], context: CrontabContext, settings: Config
 ) -> tuple[Sequence[dict[str, Any]], Sequence[str]]:
-    """Convert a timer to declarations of schedules: one for each of its times, if they differ much.
-
-    Returns:
-        The schedules; and remarks, each with file and line, about what is not imported or differs.
-    """
+    """Its schedules, one for each of its times if they differ much; and remarks with places."""
     timer = read_unit(name, folders)
     if timer is None:
         raise ConfigError(f"{folders[0] / name}: there is no such unit")
@@ -257,3 +279,81 @@ def _commands(service: Unit, expanded: Callable[[str], str]) -> Iterator[Command
                 yield from commands_of(line, expanded)
     if not service.all("Service.ExecStart"):
         raise InvalidError(f"{service.path}:1", "it has no ExecStart=")
+
+
+@click.command("import-timers")
+@click.argument("path", metavar="TIMER|FOLDER", type=click.Path(path_type=Path))
+@click.option("--user", metavar="NAME", help="The units are those of this user (systemctl --user).")
+@click.option(
+    "-t", "--timezone", metavar="ZONE", help="Time zone of the timers. Default: this host's."
+)
+@click.option(
+    "--source", metavar="NAME", help="Host that the timers are from. Default: this host's name."
+)
+@click.option(
+    "--label",
+    metavar="LABEL",
+    help="Label of the schedules. Default: timers:, the source, ~USER, and TIMER or FOLDER.",
+)
+@any_user_option
+@delivery_options
+@click.pass_obj
+@report_errors
+def import_timers(
+    location: ConfigLocation,
+    path: Path,
+    user: str | None,
+    timezone: str | None,
+    source: str | None,
+    label: str | None,
+    service_user: str | None,
+    *,
+    any_user: bool,
+    delivery: Delivery,
+) -> None:
+    """Convert systemd's timers to a file for apply.
+
+    The schedules have the type exec. TIMER is the path of a timer; its service and the drop-ins of
+    both are searched beside it, or as systemd does if the folder is one of systemd's. An instance
+    of a template, such as backup@db.timer, needs no file of its own. Of a FOLDER, all timers are
+    imported that are enabled.
+
+    If a timer cannot be imported exactly, or the service's user cannot run it, a message on
+    standard error names the line, and the exit status is 1.
+    """
+    settings = delivery.settings(location)
+    folder = (path if path.is_dir() else path.parent).absolute()
+    if user is None and folder.match("systemd/user"):
+        raise click.UsageError(f"whose units are those of {folder}? Use --user NAME")
+    host = source_of(source)
+    context = CrontabContext(
+        key_prefix=f"{host}:~{user}/" if user else f"{host}:",
+        timezone=timezone or host_zone(),
+        user=ServiceUser.find(service_user),
+        any_user=any_user,
+        owner=user,
+        home=home_of,
+    )
+    folders = search_path(folder)
+    find_zone(context.timezone)
+    timers = [*timers_in(folder, folders)] if path.is_dir() else [(path.name, "")]
+    if not timers or not timers[0][0].endswith(".timer"):
+        raise ConfigError(f"{path}: is no timer, and no folder with files *.timer")
+    declarations, remarks = list[dict[str, Any]](), list[str]()
+    for name, why in timers:
+        if why:
+            remarks.append(f"{folder / name}:1: not imported: {why}")
+            continue
+        made, told = convert(name, folders, context, settings)
+        remarks += told
+        for each in made:
+            if twice := next((o["key"] for o in declarations if o["data"] == each["data"]), None):
+                text = f"runs the same as {twice}: a time that both have runs twice"
+                remarks.append(f"{folder / name}:1: {each['key']} {text}")
+            declarations.append(each)
+    place = place_of(folder) if path.is_dir() else path.name
+    document = Document(label or f"timers:{context.key_prefix}{place}", declarations)
+    home = home_of(user) if user is not None else None
+    is_here = f"{folder}" == f"/{place_of(folder)}" or (home and folder.is_relative_to(home))
+    is_copy = source is None and not is_here
+    delivery.finish_by_key(document, host, path, settings, remarks, is_copy=is_copy)

@@ -1,5 +1,6 @@
-"""Converts CronJobs to schedules of type ``exec``, which run the commands of their containers.
+"""``psched import-cronjobs``: converts CronJobs to schedules of type ``exec``.
 
+The schedules run the commands of the containers.
 Kubernetes repeats a failed job ``backoffLimit`` times, after 10, 20, 40 … seconds; it makes up for
 the last missed run, if ``startingDeadlineSeconds`` have not passed. What has no effect in psched,
 such as the image, is told.
@@ -12,16 +13,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import click
 import yaml
 
 from psched.base.errors import ConfigError, InvalidError
+from psched.cli.exit_status import report_errors
+from psched.cli.options import ConfigLocation
 from psched.config import Config
 from psched.config.document import Loader, line_of, syntax_problem, unreadable
 from psched.config.problems import Problem
+from psched.contrib.crontab.command import Delivery, content_of, delivery_options, source_of
 from psched.contrib.crontab.crontab_to_schedules import KILL_TIMEOUT
 from psched.contrib.crontab.service_user import ServiceUser
 from psched.core.declare import declare
+from psched.files.document import Document
 from psched.triggers.foreign import as_interval
+from psched.triggers.zone import find_zone
 
 
 class Fields(dict[str, Any]):
@@ -101,11 +108,7 @@ _FIELDS = 5
 def convert(
     job: Fields, source: str, timezone: str, user: ServiceUser, settings: Config
 ) -> tuple[dict[str, Any] | None, list[tuple[int, str]]]:
-    """Convert a CronJob to the declaration of a schedule.
-
-    Returns:
-        The schedule, None if it is not imported; and remarks with the numbers of their lines.
-    """
+    """Its schedule, None if it is not imported; and remarks with the numbers of their lines."""
     metadata, spec = job.part("metadata"), job.part("spec")
     key = f"{source}:{metadata.get('namespace') or 'default'}.{metadata.get('name')}"
     try:
@@ -234,3 +237,58 @@ def _schedule(text: str) -> tuple[str | None, str]:
         fields[2] = re.sub(r"^\*/", "1-31/", fields[2])
         fields[4] = re.sub(r"^\*/", "0-6/", fields[4])
     return zone, " ".join(fields)
+
+
+@click.command("import-cronjobs")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@click.option("--source", metavar="NAME", required=True, help="Cluster that they are from.")
+@click.option(
+    "-t",
+    "--timezone",
+    metavar="ZONE",
+    default="UTC",
+    help="Time zone of the cluster. Default: UTC.",
+)
+@click.option(
+    "--label",
+    metavar="LABEL",
+    help="Label of the schedules. Default: cronjobs:, the source, and the file's name.",
+)
+@delivery_options
+@click.pass_obj
+@report_errors
+def import_cronjobs(
+    location: ConfigLocation,
+    file: Path,
+    source: str,
+    timezone: str,
+    label: str | None,
+    service_user: str | None,
+    *,
+    delivery: Delivery,
+) -> None:
+    """Convert Kubernetes CronJobs to a file for apply.
+
+    The schedules have the type exec: they run the commands of the containers on psched's hosts.
+    FILE has CronJobs in YAML or JSON, such as kubectl get cronjobs -o yaml prints; it can be - for
+    standard input. The names of the cluster and of the namespace are parts of the keys.
+
+    If a CronJob cannot be imported exactly, a message on standard error names the line, and the
+    exit status is 1.
+    """
+    settings = delivery.settings(location)
+    find_zone(timezone)
+    source_of(source)
+    user = ServiceUser.find(service_user)
+    declarations, remarks = dict[str, dict[str, Any]](), list[str]()
+    jobs = [*cronjobs_in(content_of(file), file)]
+    if not jobs:
+        raise ConfigError(f"{file}: has no CronJob")
+    for job in jobs:
+        made, told = convert(job, source, timezone, user, settings)
+        if made is not None and declarations.setdefault(made["key"], made) is not made:
+            told = [(job.lines["kind"], f"{made['key']}: not imported: it is there twice")]
+        remarks += [f"{file}:{line}: {text}" for line, text in told]
+    label = label or f"cronjobs:{source}:{'cronjobs' if str(file) == '-' else file.name}"
+    document = Document(label, [*declarations.values()])
+    delivery.finish_by_key(document, source, file, settings, remarks)

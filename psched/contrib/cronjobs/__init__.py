@@ -1,1 +1,0 @@
-"""``psched import-cronjobs``: converts Kubernetes CronJobs to schedules of type ``exec``."""
