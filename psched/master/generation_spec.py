@@ -38,23 +38,18 @@ CLEANER = -1
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
-    """The number of a worker, and the resources that its master created for it before the fork.
+    """The number of a worker, and the resources that its master created for it before the fork."""
 
-    Attributes:
-        number: the worker's number in its generation, from 0; `CLEANER` for a cleaner. A worker
-            that replaces a dead worker receives the dead worker's number.
-        generation: the number of the worker's generation. Each restart increases the number by 1.
-        nonce: a random text that no other process uses; the store records it in the worker's
-            leases.
-        cgroup: the worker's own cgroup. None if the worker runs in the cgroup of its master.
-        deadline: shared memory to which the worker writes the time at which its lease timer will
-            kill it. None for a cleaner, because a cleaner has no lease timer.
-    """
-
+    # The worker's number in its generation, from 0; `CLEANER` for a cleaner. A worker that replaces
+    # a dead worker receives the dead worker's number.
     number: int
-    generation: int
+    generation: int  # the number of the worker's generation. Each restart increases the number by 1
+    # A random text that no other process uses; the store records it in the worker's leases.
     nonce: str
+    # The worker's own cgroup. None if the worker runs in the cgroup of its master.
     cgroup: Cgroup | None = None
+    # Shared memory to which the worker writes the time at which its lease timer will kill it. None
+    # for a cleaner, because a cleaner has no lease timer.
     deadline: Deadline | None = None
 
     @property
@@ -72,58 +67,49 @@ def nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class MonitorSpec:
-    """What a generation says about its monitor; see `psched.master.monitor_child`.
+    """What a generation says about its monitor; see `psched.master.monitor_child`."""
 
-    Attributes:
-        main: the main function of a monitor process. It is called with the link to the master and
-            with the cgroup that the process must enter, if there is one. It returns the exit status
-            of the process.
-        limit: the most seconds between two messages of the monitor, and from its fork to the first.
-        limits: when this master is still ready. The monitor is told whether it is, and what the
-            workers have counted.
-    """
-
+    # The main function of a monitor process. It is called with the link to the master and with the
+    # cgroup that the process must enter, if there is one. It returns the exit status of the
+    # process.
     main: Callable[[Link, Cgroup | None], int]
+    # The most seconds between two messages of the monitor, and from its fork to the first.
     limit: float
+    # When this master is still ready. The monitor is told whether it is, and what the workers have
+    # counted.
     limits: Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationSpec:
-    """The parameters of one generation of workers.
+    """The parameters of one generation of workers."""
 
-    Attributes:
-        processors: the number of workers.
-        work: the main function of a worker process. It returns the exit status of the process.
-        clean_up: the main function of a cleaner, a process that only releases the leases of dead
-            workers. The function's last argument is the nonces of the dead workers; it returns the
-            exit status. The master forks a cleaner when no living worker can release the leases.
-        start_timeout: seconds after the fork of a worker within which the worker must report that
-            it is ready. Otherwise, the master kills the worker.
-        heartbeat_limit: the most seconds between two messages of a ready worker. The master kills a
-            worker that is silent for longer.
-        graceful_timeout: seconds for which running tasks are allowed to continue after a shutdown
-            has begun.
-        kill_limit: seconds after the end of ``graceful_timeout`` at which the worker kills all
-            processes of the tasks that still run.
-        about: what ``psched status`` shows about the generation: its database and table, and the
-            programs and triggers that rows of the table can use. Empty if they are not known yet.
-        adopt: a function that the master calls when the generation replaces the one before it.
-        monitor: how its monitor is run; None if it has no monitor.
-        wake_code: tells its table from others in the name of the socket for hints that rows may be
-            due; see `psched.master.waking`. None if the master has no such socket.
-    """
-
-    processors: int
+    processors: int  # the number of workers
+    # The main function of a worker process. It returns the exit status of the process.
     work: Callable[[Link, WorkerIdentity], int]
+    # The main function of a cleaner, a process that only releases the leases of dead workers. The
+    # function's last argument is the nonces of the dead workers; it returns the exit status. The
+    # master forks a cleaner when no living worker can release the leases.
     clean_up: Callable[[Link, WorkerIdentity, Sequence[str]], int]
+    # Seconds after the fork of a worker within which the worker must report that it is ready.
+    # Otherwise, the master kills the worker.
     start_timeout: float
+    # The most seconds between two messages of a ready worker. The master kills a worker that is
+    # silent for longer.
     heartbeat_limit: float
+    # Seconds for which running tasks are allowed to continue after a shutdown has begun.
     graceful_timeout: float
+    # Seconds after the end of ``graceful_timeout`` at which the worker kills all processes of the
+    # tasks that still run.
     kill_limit: float
+    # What ``psched status`` shows about the generation: its database and table, and the programs
+    # and triggers that rows of the table can use. Empty if they are not known yet.
     about: Mapping[str, str]
+    # A function that the master calls when the generation replaces the one before it.
     adopt: Callable[[], object] = nothing
-    monitor: MonitorSpec | None = None
+    monitor: MonitorSpec | None = None  # how its monitor is run; None if it has no monitor
+    # Tells its table from others in the name of the socket for hints that rows may be due; see
+    # `psched.master.waking`. None if the master has no such socket.
     wake_code: str | None = None
 
 
@@ -137,13 +123,10 @@ function a second time, with the reported settings as the argument."""
 
 
 class SpecError(Exception):
-    """No generation can be started from the configuration. The master logs the error's text.
-
-    Attributes:
-        status: the exit status with which the master exits if no earlier generation runs. If an
-            earlier generation runs, the master continues.
-    """
+    """No generation can be started from the configuration. The master logs the error's text."""
 
     def __init__(self, text: str, status: int = BAD_CONFIG) -> None:
         super().__init__(text)
+        # The exit status with which the master exits if no earlier generation runs. If an earlier
+        # generation runs, the master continues.
         self.status = status

@@ -23,17 +23,10 @@ class KeptSocket:
     """A socket of a master, which is created again if a task removes or replaces it.
 
     The socket blocks nobody. Its name contains the master's pid.
-
-    Args:
-        kind: its type; SOCK_STREAM listens, SOCK_DGRAM does not.
-        umask: the bits of its mode that are not set.
-
-    Attributes:
-        opened: the socket; None if there is none.
     """
 
     def __init__(self, kind: socket.SocketKind, *, umask: int) -> None:
-        self.opened: socket.socket | None = None
+        self.opened: socket.socket | None = None  # the socket; None if there is none
         self._kind = kind
         self._umask = umask
         self._path: Path | None = None

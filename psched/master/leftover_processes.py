@@ -66,11 +66,7 @@ def marked() -> Iterator[None]:
 
 
 def search() -> bool:
-    """Kill what the tasks of dead masters have left.
-
-    Returns:
-        Whether to search again after `PAUSE`, because a worker of a dead master still lives.
-    """
+    """Kill what the tasks of dead masters have left; return whether to do so after `PAUSE`."""
     # Look for workers first: what one leaves that ends in between is found below, or next time.
     goes_on = _outlives_its_master()
     kill(PAUSE)

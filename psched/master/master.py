@@ -86,27 +86,16 @@ class Master:
 
     A master process calls `run`, which loops until the master has stopped. A test or a simulation
     calls `tick` and `obey` instead; see `psched.testing.MasterDriver`.
-
-    Args:
-        read_spec: reads the configuration; called at every restart.
-        workers: the table of the master's child processes.
-        respawn: decides when a dead worker is replaced.
-        reopen_logs: reopens the log files; called on USR2, HUP and USR1.
-        clock: measures the timeouts.
-        status: publishes the state of the master, for example to the service manager.
-        terminal: the terminal from which the master was started.
-        monitor: keeps the monitor alive.
-        looks: has workers look for due rows when somebody says that there may be some.
     """
 
     def __init__(
         self,
-        read_spec: ReadSpec,
+        read_spec: ReadSpec,  # reads the configuration; called at every restart
         workers: Workers,
         *,
         clock: Clock,
         respawn: Respawn,
-        reopen_logs: Callable[[], None],
+        reopen_logs: Callable[[], None],  # reopens the log files; called on USR2, HUP and USR1
         status: Status,
         terminal: Terminal,
         monitor: MonitorKeeper,
@@ -160,11 +149,7 @@ class Master:
             self.obey(self._wait(inbox, timeout))
 
     def tick(self) -> float:
-        """Read messages of workers, and reap, kill, drain and start workers if that is due.
-
-        Returns:
-            Seconds until `tick` must be called again.
-        """
+        """Do what is due for the workers; return the seconds until `tick` must be called again."""
         self._fault = False
         self._try(self._receive)
         self._try(self._reap)
@@ -362,12 +347,7 @@ class Master:
         return False
 
     def _promote(self, canary: WorkerChild, reported: Mapping[str, Any] | None) -> bool:
-        """Make the canary's generation the present one, and drain the workers of older generations.
-
-        Returns:
-            Whether this has succeeded; False if the settings that the canary has reported cannot
-            be used.
-        """
+        """Make the canary's generation the present one, if its settings can be used."""
         self._canary = None
         if reported and not self._can_start(lambda: canary.belongs_to(self._read_spec(reported))):
             return False

@@ -46,12 +46,10 @@ class PingRelay:
     It keeps a few messages, because the monitor may be slow, hang, or be replaced. It does not
     judge a message. It only remembers which runs of a worker have begun and not ended, because a
     worker that dies cannot tell how they end.
-
-    Attributes:
-        wanted: whether there is, or will soon be, a monitor. If not, messages are dropped.
     """
 
     def __init__(self) -> None:
+        # Whether there is, or will soon be, a monitor. If not, messages are dropped.
         self.wanted = False
         self._waiting: deque[bytes] = deque()
         self._size = 0
@@ -135,21 +133,7 @@ _NUMBER = 0
 
 
 class MonitorKeeper:
-    """Keeps one monitor process alive, with the settings of the present generation.
-
-    Args:
-        workers: the table of workers, which reaps all children. At a stop, the monitor ends after
-            the workers.
-        spawner: forks and kills the monitor.
-        clock: measures its silence.
-        respawn: decides when a monitor that has ended is replaced. It counts nothing else.
-        keep: returns the file descriptors of open log files, which the monitor needs.
-        cgroup: the master's cgroup, below which the monitor has its own; None if it has none.
-
-    Attributes:
-        totals: what the workers have counted. The monitor is told the totals when they change, and
-            a new monitor is told all of them.
-    """
+    """Keeps one monitor process alive, with the settings of the present generation."""
 
     def __init__(
         self,
@@ -159,6 +143,7 @@ class MonitorKeeper:
         clock: Clock,
         respawn: Respawn,
         keep: Callable[[], Sequence[int]],
+        # The master's cgroup, below which the monitor has its own; None if it has none.
         cgroup: Cgroup | None,
     ) -> None:
         self._workers = workers
@@ -179,6 +164,8 @@ class MonitorKeeper:
         self._leaving = False
         self._made = 0
         self._stepped = clock.monotonic()
+        # What the workers have counted. The monitor is told the totals when they change, and a new
+        # monitor is told all of them.
         self.totals = Totals()
         self._pings = PingRelay()
         self._is_told = False

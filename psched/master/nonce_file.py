@@ -55,15 +55,7 @@ generations of a thousand workers have fewer nonces."""
 
 
 class NonceFile:
-    """The nonce file of one master. Its folder can also contain the nonce files of other masters.
-
-    Args:
-        folder: the folder in which the file is written. None means that no file is written.
-        place: the file's first line; see `here`.
-        group: the cgroup that this process is in. None if it is unknown.
-        clock: measures for how long the file could not be written, which the log shows, and when to
-            check that the file still exists.
-    """
+    """The nonce file of one master, in a folder with those of others; if it is None, no file."""
 
     def __init__(self, folder: Path | None, place: str, group: Cgroup | None, clock: Clock) -> None:
         self._folder = folder
@@ -102,12 +94,9 @@ class NonceFile:
         self._write()
 
     def inherit(self) -> list[str]:
-        """Take over each nonce in dead masters' files whose worker has no living process left.
+        """Take over each nonce in dead masters' files whose worker has no process; return all.
 
         A dead master's file is removed when all its nonces have been taken over.
-
-        Returns:
-            All nonces that this file contains now, sorted.
         """
         is_alone = self._group is not None and self._group.pids == [os.getpid()]
         for path, nonces in self._of_dead_masters():
@@ -135,11 +124,7 @@ class NonceFile:
                     path.unlink()
 
     def _write(self) -> bool:
-        """Write the nonces to the file, or remove the file if there are no nonces.
-
-        Returns:
-            False if the file could not be written or removed.
-        """
+        """Write the nonces, or remove the file if there are none; return whether that succeeded."""
         if self._folder is None:
             return True
         if self._written == self._in_own_cgroup:
@@ -197,12 +182,7 @@ class NonceFile:
 
 
 def _parse(path: Path) -> tuple[tuple[int, int], str, list[tuple[str, str]]]:
-    """Read a nonce file.
-
-    Returns:
-        The pid and start time of the master that wrote the file, the file's first line, and each
-        nonce with "own" or "".
-    """
+    """The writer's pid and start time, the first line, and each nonce with "own" or ""."""
     name = _NAME.fullmatch(path.name)
     place, *lines = regular_files.read(path).decode().split("\n")
     nonces = [(nonce, own) for nonce, _, own in (line.partition(" ") for line in lines if line)]

@@ -22,9 +22,6 @@ class PidFile:
     The lock is a POSIX record lock. Child processes do not inherit it, unlike a lock of flock(2),
     so a child that outlives this process cannot hold the lock. Closing any descriptor of the file
     releases the lock, so no other part of this process is allowed to open the file.
-
-    Args:
-        path: the path of the file.
     """
 
     def __init__(self, path: Path) -> None:

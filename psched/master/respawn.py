@@ -19,10 +19,7 @@ class Respawn:
 
     After its first failure, a worker is replaced at once, because the tasks that it ran wait for
     another try. After each further failure in a row, the master waits before it replaces the
-    worker.
-
-    Args:
-        rng: randomizes the pauses, so that hosts do not start workers at the same instants.
+    worker, for a time that differs between hosts. All times are of the monotonic clock.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -31,13 +28,7 @@ class Respawn:
         self._not_before: dict[int, float] = {}
 
     def failed(self, number: int, lived: float, now: float) -> None:
-        """Count a failure of a worker that has exited although the master had not told it to.
-
-        Args:
-            number: the worker's number.
-            lived: seconds from the worker's fork to its exit; 0 if it never became ready.
-            now: seconds of the monotonic clock.
-        """
+        """Count a failure of a worker that exited untold; ``lived`` is 0 if it was never ready."""
         failures = 1 if lived >= _HEALTHY else self._failures.get(number, 0) + 1
         self._failures[number] = failures
         shortest, longest = _BACKOFF
@@ -45,21 +36,11 @@ class Respawn:
         self._not_before[number] = now + pause * self._rng.uniform(0.8, 1.2)
 
     def refused(self, number: int, now: float) -> None:
-        """Begin a pause because the system could not fork a worker. No failure is counted.
-
-        Args:
-            number: the worker's number.
-            now: seconds of the monotonic clock.
-        """
+        """Begin a pause because the system could not fork a worker. No failure is counted."""
         self._not_before[number] = now + _BACKOFF[0] * self._rng.uniform(0.8, 1.2)
 
     def allowed(self, number: int, now: float) -> bool:
-        """Whether a worker with this number can be forked now; False during a pause.
-
-        Args:
-            number: the worker's number.
-            now: seconds of the monotonic clock.
-        """
+        """Whether a worker with this number can be forked now; False during a pause."""
         return now >= self._not_before.get(number, now)
 
     def wakes(self, now: float) -> float:

@@ -47,13 +47,7 @@ _LONGEST_NAME = 100
 
 
 class Terminal:
-    """No terminal; the base class of terminals.
-
-    Attributes:
-        has_user: whether a user can press Ctrl-C to stop the master.
-        has_window: whether the terminal sends WINCH when the size of its window changes, so that
-            the master must ignore WINCH.
-    """
+    """No terminal; the base class of terminals."""
 
     has_user = False
     has_window = False
@@ -76,10 +70,6 @@ class ControllingTerminal(Terminal):
     """The controlling terminal of this process, if there is one.
 
     Create it before psched handles HUP, because it must know whether HUP is ignored.
-
-    Args:
-        log: the log of this process.
-        clock: measures how long the terminal has been gone.
     """
 
     def __init__(self, log: Log, clock: Clock) -> None:
@@ -150,13 +140,7 @@ def _error_of_opening() -> int | None:
 
 
 class StopNotice:
-    """Tells the user, in the log and on the terminal, what a stop of the master waits for.
-
-    Args:
-        workers: the master's workers.
-        terminal: where the user is told.
-        clock: measures how long reports are awaited, and gives the time at which tasks are stopped.
-    """
+    """Tells the user, in the log and on the terminal, what a stop of the master waits for."""
 
     def __init__(self, workers: Workers, terminal: Terminal, clock: Clock) -> None:
         self._workers = workers

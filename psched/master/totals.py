@@ -23,27 +23,18 @@ Counted = Sequence[Sequence[Any]]
 
 
 class Host(NamedTuple):
-    """What is true now of the workers of this host.
+    """What is true now of the workers of this host."""
 
-    Attributes:
-        slots: the number of tasks that can run at the same time.
-        free: how many more tasks can be started now.
-        tasks: how many tasks run, each under its lease.
-        due: how many due rows wait because no slot is free, see `psched.master.reports.load.Load`.
-        late: the whole seconds by which the oldest of these rows is late.
-        deaths: how many workers have died since the master's start.
-        last_death: when the last one has died, in seconds of the boot-time clock; None if none has.
-        problem: why no task could be claimed lately, see `psched.master.reports.health`; None if
-            one could be.
-    """
-
-    slots: int = 0
-    free: int = 0
-    tasks: int = 0
+    slots: int = 0  # the number of tasks that can run at the same time
+    free: int = 0  # how many more tasks can be started now
+    tasks: int = 0  # how many tasks run, each under its lease
+    # How many due rows wait because no slot is free, see `psched.master.reports.load.Load`.
     due: int = 0
-    late: int = 0
-    deaths: int = 0
+    late: int = 0  # the whole seconds by which the oldest of these rows is late
+    deaths: int = 0  # how many workers have died since the master's start
+    # When the last one has died, in seconds of the boot-time clock; None if none has.
     last_death: float | None = None
+    # Why no task could be claimed lately, see `psched.master.reports.health`; None if one could be.
     problem: str | None = None
 
 
@@ -67,11 +58,7 @@ class Totals:
     def changes(
         self, host: Host, *, everything: bool, anyway: bool = False
     ) -> Mapping[str, Any] | None:
-        """The message for the monitor with the totals that have changed since the last call.
-
-        Returns:
-            The message; None if nothing has changed.
-        """
+        """The message for the monitor with the totals that have changed since; None without any."""
         if not (everything or anyway) and not self._changed and host == self._host:
             return None
         keys: Iterable[tuple[str, str, str]] = self._totals if everything else self._changed

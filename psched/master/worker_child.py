@@ -39,44 +39,13 @@ class WorkerChild(Child):
 
     Other classes read the attributes, but only the methods write them. A method either records an
     event, for example `became_ready`, or sends the worker an order, for example `drain`.
-
-    Args:
-        pid: the worker's pid.
-        link: the master's end of the connection to the worker.
-        now: seconds of the monotonic clock.
-        identity: the worker's number, generation and resources.
-        spec: the parameters of the worker's generation.
-        spawner: sends signals to the worker.
-
-    Attributes:
-        draining: the worker has been told to claim no more tasks and to exit.
-        recovering: nonces of dead workers. This worker has been told to release their leases, and
-            has not yet reported that it has done so.
-        tasks: how many tasks the worker runs, according to its last message.
-        store_fault: why the worker's store does not answer. None if the store answers.
-        load: how busy the worker is, according to its last message. Without slots if it has sent
-            none.
-        claimed: when the store has last answered a claim of the worker, in seconds of the monotonic
-            clock; -inf if it has answered none. None if the worker has not told that: it has sent
-            no message yet, or it is of an older version.
-        waited: the seconds for which the oldest due row has waited for a slot of the worker; None
-            if the worker has not told that.
-        no_fork: why the worker can fork no process for a task. None if it can, or does not know.
-        failure: why the worker could not start, according to its last message or a time limit. None
-            if that is not known.
-        report: the last report that the worker has sent. Empty if it has sent no report.
-        reported: when ``report`` arrived, in seconds of the monotonic clock. 0 if none has arrived.
-        killed_at: the time at which the master kills the draining worker if it has not exited, in
-            seconds of the monotonic clock. As long as no such time is set, the time of the fork.
-        aborted: the worker is being killed, because it was silent, was not ready in time, or has
-            sent an invalid message.
     """
 
     def __init__(
         self,
         pid: int,
         link: Link,
-        now: float,
+        now: float,  # seconds of the monotonic clock
         *,
         identity: WorkerIdentity,
         spec: GenerationSpec,
@@ -87,18 +56,36 @@ class WorkerChild(Child):
         link.data_limit = LONGEST_PIECE
         self.identity = identity
         self.spec = spec
-        self.draining = False
+        self.draining = False  # the worker has been told to claim no more tasks and to exit
+        # Nonces of dead workers. This worker has been told to release their leases, and has not yet
+        # reported that it has done so.
         self.recovering: list[str] = []
-        self.tasks = 0
+        self.tasks = 0  # how many tasks the worker runs, according to its last message
+        # Why the worker's store does not answer. None if the store answers.
         self.store_fault: str | None = None
+        # Why the worker could not start, according to its last message or a time limit. None if
+        # that is not known.
         self.failure: str | None = None
+        # How busy the worker is, according to its last message. Without slots if it has sent none.
         self.load = Load()
+        # When the store has last answered a claim of the worker, in seconds of the monotonic clock;
+        # -inf if it has answered none. None if the worker has not told that: it has sent no message
+        # yet, or it is of an older version.
         self.claimed: float | None = None
+        # The seconds for which the oldest due row has waited for a slot of the worker; None if the
+        # worker has not told that.
         self.waited: float | None = None
+        # Why the worker can fork no process for a task. None if it can, or does not know.
         self.no_fork: str | None = None
+        # The last report that the worker has sent. Empty if it has sent no report.
         self.report: Mapping[str, Any] = {}
+        # When ``report`` arrived, in seconds of the monotonic clock. 0 if none has arrived.
         self.reported = 0.0
+        # The time at which the master kills the draining worker if it has not exited, in seconds of
+        # the monotonic clock. As long as no such time is set, the time of the fork.
         self.killed_at = now
+        # The worker is being killed, because it was silent, was not ready in time, or has sent an
+        # invalid message.
         self.aborted = False
         self._spawner = spawner
 
@@ -133,12 +120,7 @@ class WorkerChild(Child):
     # --- messages of the worker ------------------------------------------------------
 
     def heard_from(self, message: Mapping[str, Any], now: float) -> None:
-        """Note that the worker is alive, and note what its message says about its tasks and store.
-
-        Args:
-            message: the worker's message.
-            now: seconds of the monotonic clock.
-        """
+        """Note that the worker is alive, and what its message says of its tasks and store."""
         self.heard = now
         if "tasks" in message:
             self.tasks, self.store_fault = message["tasks"], message["away"]
@@ -153,11 +135,7 @@ class WorkerChild(Child):
             self.report, self.reported = message["report"], now
 
     def facts(self, now: float) -> WorkerFacts:
-        """What is known about whether the worker could claim rows lately.
-
-        Args:
-            now: seconds of the monotonic clock.
-        """
+        """What is known about whether the worker could claim rows lately."""
         return WorkerFacts(
             claims=self.ready and not self.draining,
             silent_for=now - self.heard,
@@ -169,11 +147,7 @@ class WorkerChild(Child):
         )
 
     def claim_age(self, now: float) -> float | None:
-        """Seconds since the store has last answered a claim of the worker; None if it has not.
-
-        Args:
-            now: seconds of the monotonic clock.
-        """
+        """Seconds since the store has last answered a claim of the worker; None if it has not."""
         if self.claimed is None or self.claimed == float("-inf"):
             return None
         return now - self.claimed
@@ -186,11 +160,7 @@ class WorkerChild(Child):
         self.recovering += nonces
 
     def recovered(self, nonces: Collection[str]) -> set[str]:
-        """Note the worker's report that it has released the leases of dead workers.
-
-        Returns:
-            Those of the nonces whose leases the worker had been told to release.
-        """
+        """Note which leases of dead workers it has released; return those that it was told to."""
         done = {*nonces}.intersection(self.recovering)
         self.recovering = [nonce for nonce in self.recovering if nonce not in done]
         return done
@@ -205,12 +175,7 @@ class WorkerChild(Child):
     def drain(self, timeout: float | None, now: float, *, hurry: bool = False) -> None:
         """Tell the worker to claim no more tasks, and to exit when its tasks have ended.
 
-        Args:
-            timeout: seconds until the worker stops its tasks. None if the worker waits until its
-                tasks have finished.
-            now: seconds of the monotonic clock.
-            hurry: True if tasks that are stopped have almost no time to clean up before they are
-                killed.
+        They are stopped after ``timeout`` seconds, None: never; in a hurry, they are killed soon.
         """
         self.draining = True
         if timeout is not None:
@@ -230,12 +195,7 @@ class WorkerChild(Child):
             self.send(signal.SIGKILL)
 
     def stood_still(self, seconds: float, now: float) -> None:
-        """Extend the worker's time limits, because the master could not read messages for a time.
-
-        Args:
-            seconds: the length of that time.
-            now: seconds of the monotonic clock.
-        """
+        """Extend the worker's time limits by a time in which the master could not read messages."""
         self.started = min(now, self.started + seconds)
         self.heard = min(now, self.heard + seconds)
 
@@ -244,9 +204,6 @@ class WorkerChild(Child):
 
         This takes several calls: a worker that hangs receives ABRT before KILL, and KILL is sent
         repeatedly until the worker has exited.
-
-        Args:
-            now: seconds of the monotonic clock.
         """
         if self.link.fault is not None and not self.cut_off:
             self.cut_off = self.aborted = True
@@ -327,11 +284,7 @@ class WorkerChild(Child):
         return why, status if meaning else None
 
     def describe_exit(self, now: float) -> str:
-        """How the worker ended, for a log line.
-
-        Args:
-            now: the present time, right after the worker's end, in seconds of the boot-time clock.
-        """
+        """How the worker ended, for a log line; ``now`` is of the boot-time clock."""
         killed = self.exit is not None and self.exit.signal == signal.SIGKILL
         deadline = self.identity.deadline
         # If the master was stopping the worker (it has a ladder), do not blame the lease timer,

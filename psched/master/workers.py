@@ -31,26 +31,6 @@ class Workers:
     tasks have no process left, the master sends the dead worker's nonce to a living worker, which
     releases the leases. The nonce file contains each nonce from before the worker's first claim
     until its leases are released. If this master is killed, the next master reads that file.
-
-    Args:
-        clock: measures the time limits.
-        spawner: forks the workers and sends them signals.
-        draw_nonce: returns a random text that is never returned again.
-        keep: returns the file descriptors of open log files, which workers need.
-        cgroup: the master's cgroup, in which each worker's cgroup is created. None if workers have
-            no cgroups of their own.
-        nonce_file: the file that the nonces are written to.
-        inherited: nonces of workers of earlier masters. No process of those workers is left, so
-            their leases can be released.
-        search: kills what tasks of earlier masters leave; returns whether to call it again. None:
-            nothing does.
-
-    Attributes:
-        deaths: how many ready workers have exited unexpectedly.
-        last_death: when the last one of them did, in seconds of the boot-time clock; None if none
-            has.
-        due: when `excuse_standstill` should be called next, in seconds of the monotonic clock. The
-            caller of `excuse_standstill` sets this attribute.
     """
 
     def __init__(
@@ -60,9 +40,13 @@ class Workers:
         *,
         draw_nonce: Callable[[], str],
         keep: Callable[[], Sequence[int]],
+        # The master's cgroup, in which each worker's cgroup is created. None if workers have no
+        # cgroups of their own.
         cgroup: Cgroup | None,
         nonce_file: NonceFile,
         inherited: Collection[str],
+        # Kills what tasks of earlier masters leave; returns whether to call it again. None: nothing
+        # does.
         search: Callable[[], bool] | None = None,
     ) -> None:
         self._clock = clock
@@ -83,8 +67,11 @@ class Workers:
         # Whether there was a monitor, whose hooks can leave processes.
         self._has_hooks = False
         self._helpers: dict[int, Callable[[Exit], object]] = {}
+        # When `excuse_standstill` should be called next, in seconds of the monotonic clock. The
+        # caller of `excuse_standstill` sets this attribute.
         self.due = clock.monotonic()
-        self.deaths = 0
+        self.deaths = 0  # how many ready workers have exited unexpectedly
+        # When the last one of them did, in seconds of the boot-time clock; None if none has.
         self.last_death: float | None = None
 
     def __iter__(self) -> Iterator[WorkerChild]:
@@ -265,9 +252,6 @@ class Workers:
 
         The master has stood still if this method is called much later than `due`. It could not
         read the workers' messages meanwhile, so the workers only seem silent.
-
-        Args:
-            now: seconds of the monotonic clock.
         """
         late = now - self.due
         if late > _STANDSTILL:

@@ -10,17 +10,11 @@ _HIGHEST_PORT = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where metrics are shown; exactly one attribute is set.
+    """Where metrics are shown; exactly one attribute is set."""
 
-    Attributes:
-        tcp: host and port to listen on.
-        socket: the path of a Unix socket to listen on.
-        textfile: the path of a file to write.
-    """
-
-    tcp: tuple[str, int] | None = None
-    socket: Path | None = None
-    textfile: Path | None = None
+    tcp: tuple[str, int] | None = None  # host and port to listen on
+    socket: Path | None = None  # the path of a Unix socket to listen on
+    textfile: Path | None = None  # the path of a file to write
 
 
 def place_of(text: str) -> Place:
@@ -41,11 +35,7 @@ _BACKLOG = 128
 
 
 def listen(place: Place) -> socket.socket:
-    """Listen at an address or a path.
-
-    Raises:
-        OSError: it cannot be used.
-    """
+    """Listen at an address or a path."""
     if place.socket is not None:
         return _listen_on_path(place.socket)
     host, port = place.tcp or ("", 0)

@@ -81,15 +81,6 @@ class AlarmLoop:
     """One look after the other at the store.
 
     A fault of one source stops neither the others nor the deliveries.
-
-    Args:
-        store: contains the alerts.
-        sources: raise and close alerts.
-        deliveries: tells hooks about alerts in the store.
-        outage: tells hooks that the store does not answer.
-        keep: seconds for which closed alerts are kept; 0 means for ever.
-        pause: seconds between two looks.
-        clock: measures the pauses.
     """
 
     def __init__(
@@ -99,8 +90,8 @@ class AlarmLoop:
         deliveries: Deliveries,
         outage: Outage,
         *,
-        keep: int,
-        pause: float,
+        keep: int,  # seconds for which closed alerts are kept; 0 means for ever
+        pause: float,  # seconds between two looks
         clock: Clock,
     ) -> None:
         self._store = store
@@ -219,13 +210,7 @@ def pause_of(poll_interval: float) -> float:
 
 
 class Alarms:
-    """The duty; see the module.
-
-    Args:
-        make_loop: creates the loop; called in the thread that runs it, which is its only user.
-            Returns None if there is nothing to do.
-        wake: set when the loop has something to do.
-    """
+    """The duty; see the module. The loop is made in its thread; None: nothing to do."""
 
     name = "the alarms"
 

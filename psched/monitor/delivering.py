@@ -53,11 +53,7 @@ class Deliverer(Protocol):
         ...
 
     def deliver(self, hook: str, told: Sequence[Told]) -> None:
-        """Deliver an event, or several in one message, in the thread of their hook.
-
-        Raises:
-            DeliveryError: they were not delivered.
-        """
+        """Deliver an event, or several in one message, or raise `DeliveryError`; in a thread."""
         ...
 
     def is_read(self, hook: str) -> bool:
@@ -94,16 +90,11 @@ class _Done(NamedTuple):
 
 
 class _Taken:
-    """An alert that is leased, and what has become of its deliveries so far.
-
-    Attributes:
-        alert: the alert.
-        going_on: the names of the deliveries that are going on.
-    """
+    """An alert that is leased, and what has become of its deliveries so far."""
 
     def __init__(self, alert: Alert) -> None:
         self.alert = alert
-        self.going_on: set[str] = set()
+        self.going_on: set[str] = set()  # the names of the deliveries that are going on
 
     def note(self, name: str, delivery: Delivery) -> None:
         """Note what has become of a delivery."""
@@ -111,15 +102,7 @@ class _Taken:
 
 
 class _HookThread:
-    """Calls one hook, one delivery after the other.
-
-    Args:
-        hook: the name of the hook.
-        deliverer: delivers.
-        done: receives the results.
-        clock: measures how long a delivery takes.
-        wake: set after each result.
-    """
+    """Calls one hook, one delivery after the other."""
 
     def __init__(
         self,
@@ -203,14 +186,6 @@ class Deliveries:
     """Takes alerts whose deliveries are due, has them delivered, and notes the results.
 
     All methods are called in one thread, which owns the store.
-
-    Args:
-        store: contains the alerts.
-        owner: a text that no other monitor uses.
-        deliverer: delivers, in other threads.
-        clock: measures how long deliveries take.
-        wake: set when a delivery has ended, so that `step` can be called.
-        context_of: reads what else is told about an event of an alert.
     """
 
     def __init__(
@@ -220,7 +195,7 @@ class Deliveries:
         deliverer: Deliverer,
         *,
         clock: Clock,
-        wake: threading.Event,
+        wake: threading.Event,  # set when a delivery has ended, so that `step` can be called
         context_of: Callable[[str, Alert], Context] = lambda _event, _alert: Context(),
     ) -> None:
         self._store = store

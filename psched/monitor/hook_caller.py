@@ -50,13 +50,7 @@ _LINES, _CHARACTERS = 15, 2000
 
 
 class HookCaller:
-    """Delivers events of alerts; see `psched.monitor.delivering.Deliverer`.
-
-    Args:
-        deliverers: the hooks.
-        settings: the settings of the installation.
-        host: the name of this host.
-    """
+    """Delivers events of alerts; see `psched.monitor.delivering.Deliverer`."""
 
     def __init__(self, deliverers: Deliverers, settings: Config, host: str) -> None:
         self._deliverers = deliverers

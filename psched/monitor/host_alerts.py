@@ -41,14 +41,6 @@ class HostAlerts:
 
     What the master says decides whether an alert is on, and the store decides whether it is open.
     So nothing is forgotten if an answer of the store is lost, or if a monitor is replaced.
-
-    Args:
-        store: contains the alerts.
-        settings: the settings of the installation.
-        host: the name of this host.
-        observe: returns what is true of the workers of this host; None if that is not known.
-        hooks_of: tells which hooks are told.
-        clock: measures how long no worker has died.
     """
 
     def __init__(
@@ -57,6 +49,7 @@ class HostAlerts:
         settings: Config,
         *,
         host: str,
+        # Returns what is true of the workers of this host; None if that is not known.
         observe: Callable[[], Host | None],
         hooks_of: HooksOf,
         clock: Clock,

@@ -30,13 +30,7 @@ it is over."""
 
 
 class Listening:
-    """Listens in a thread of its own; a duty of the monitor.
-
-    Args:
-        open_store: creates a store, which is not connected yet; each is used by the thread alone.
-        hint: tells the master of this host that rows may be due.
-        clock: measures how long the store does not answer.
-    """
+    """Listens in a thread of its own, with stores that it alone uses; a duty of the monitor."""
 
     name = "listening to other hosts"
 

@@ -22,19 +22,12 @@ from psched.monitor.store_view import Seen
 
 
 class _Counter(NamedTuple):
-    """A counter.
-
-    Attributes:
-        name: its name.
-        about: what it means.
-        counted: the name of its counts, see `psched.core.history.counts`.
-        labels: the names of its labels.
-    """
+    """A counter."""
 
     name: str
-    about: str
-    counted: str
-    labels: Sequence[str]
+    about: str  # what it means
+    counted: str  # the name of its counts, see `psched.core.history.counts`
+    labels: Sequence[str]  # the names of its labels
 
 
 _COUNTERS = (
@@ -87,12 +80,7 @@ _HISTOGRAMS: Mapping[str, tuple[str, str]] = {
 
 
 class HostCollector(Collector):
-    """Makes metrics of what is known about this host.
-
-    Args:
-        observed: what the master has told.
-        read_store: returns what the store says.
-    """
+    """Makes metrics of what is known about this host."""
 
     def __init__(self, observed: Observed, read_store: Callable[[], Seen]) -> None:
         self._observed = observed

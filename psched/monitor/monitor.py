@@ -38,15 +38,9 @@ class Duty(Protocol):
         ...
 
     def step(self, now: float) -> float:
-        """Do what is due.
+        """Do what is due at a time of the monotonic clock; return the seconds until the next step.
 
         Whatever it raises is logged, and stops only this duty, for a while.
-
-        Args:
-            now: seconds of the monotonic clock.
-
-        Returns:
-            Seconds until the next step.
         """
         ...
 
@@ -87,19 +81,7 @@ class _Watched:
 
 
 class Monitor:
-    """The main loop of a monitor process.
-
-    Args:
-        link: the connection to the master.
-        duties: what the monitor does.
-        observed: receives what the master tells about the workers.
-        on_run: is called with each message about a run; it must return soon. None if nobody wants
-            to know.
-        inbox: receives the signals to this process.
-        log: the log of this process.
-        clock: decides when a duty is due.
-        beat: seconds between two signs of life to the master.
-    """
+    """The main loop of a monitor process."""
 
     def __init__(
         self,
@@ -110,7 +92,9 @@ class Monitor:
         inbox: Inbox,
         log: Log,
         clock: Clock,
-        beat: float,
+        beat: float,  # seconds between two signs of life to the master
+        # Is called with each message about a run; it must return soon. None if nobody wants to
+        # know.
         on_run: Callable[[Mapping[str, Any]], object] | None = None,
     ) -> None:
         self._link = link

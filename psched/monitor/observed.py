@@ -13,17 +13,13 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What is known at one moment.
+    """What is known at one moment."""
 
-    Attributes:
-        totals: how often each thing has happened, by name and two labels; see
-            `psched.core.history.counts`.
-        host: what is true of the workers of this host; None if the master has not said it yet.
-        silent: for how many seconds the master has said nothing; 0 if it has never said anything.
-    """
-
+    # How often each thing has happened, by name and two labels; see `psched.core.history.counts`.
     totals: Mapping[Key, int] = field(default_factory=dict)
+    # What is true of the workers of this host; None if the master has not said it yet.
     host: Host | None = None
+    # For how many seconds the master has said nothing; 0 if it has never said anything.
     silent: float = 0.0
 
     def labelled(self, name: str) -> Mapping[tuple[str, str], int]:
@@ -34,11 +30,7 @@ class Observation:
 
 
 class Observed:
-    """Keeps what the master has told; several threads can read it.
-
-    Args:
-        clock: measures how long the master has said nothing.
-    """
+    """Keeps what the master has told; several threads can read it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -20,11 +20,7 @@ _MOST_KEPT = 10
 
 
 class _Shelf:
-    """Keeps the alerts about outages, as a store keeps all others.
-
-    Args:
-        clock: tells the time of this host, because that of the store is not known.
-    """
+    """Keeps the alerts about outages, as a store keeps others, by the clock of this host."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -71,22 +67,14 @@ class _Shelf:
 
 
 class Outage:
-    """Tells when the store has not answered for `PATIENCE`, and when it answers again.
-
-    Args:
-        settings: the settings of the installation.
-        host: the name of this host.
-        hooks_of: tells which hooks are told. Hooks that need the store must not be among them.
-        deliverer: delivers, in other threads.
-        clock: measures how long the store does not answer.
-        wake: set when `step` has something to do.
-    """
+    """Tells when the store has not answered for `PATIENCE`, and when it answers again."""
 
     def __init__(
         self,
         settings: Config,
         *,
         host: str,
+        # Tells which hooks are told. Hooks that need the store must not be among them.
         hooks_of: HooksOf,
         deliverer: Deliverer,
         clock: Clock,

@@ -58,22 +58,12 @@ class Client(Protocol):
     def send(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes, seconds: float
     ) -> Answer:
-        """Send a request, and return the answer.
-
-        Raises:
-            HttpError: there is no answer, or it cannot be used.
-        """
+        """Send a request, and return the answer; raise `HttpError` if there is none to use."""
         ...
 
 
 class PingDelivery:
-    """Delivers pings. The methods are called by one thread.
-
-    Args:
-        client: sends the requests.
-        clock: measures how old a ping is.
-        waits: the seconds before each further try of a ping.
-    """
+    """Delivers pings, tried again after ``waits`` seconds. The methods are called by one thread."""
 
     def __init__(self, client: Client, clock: Clock, waits: Sequence[float] = WAITS) -> None:
         self._client = client
@@ -211,11 +201,7 @@ class _Lane:
             return self._clock.monotonic() < (self._ends or ping.since + _LONGEST_AGE)
 
     def _try(self, ping: Ping) -> tuple[str | None, bool]:
-        """Send a ping once.
-
-        Returns:
-            Why it was not delivered, None if it was; and whether further tries are of no use.
-        """
+        """Why a ping was not delivered, None if it was; and whether further tries are of no use."""
         seconds = _TIMEOUT
         if self._ends is not None:
             seconds = min(seconds, max(0.1, self._ends - self._clock.monotonic()))

@@ -30,19 +30,12 @@ _PAUSE = 60.0
 
 
 class Ping(NamedTuple):
-    """One request.
+    """One request."""
 
-    Attributes:
-        name: the name of the ping, for the log.
-        url: the URL, with what has happened and the run's id.
-        body: the end of the output, and a line that says what has happened.
-        since: when it was asked for, in seconds of the monotonic clock.
-    """
-
-    name: str
-    url: str
-    body: bytes
-    since: float
+    name: str  # the name of the ping, for the log
+    url: str  # the URL, with what has happened and the run's id
+    body: bytes  # the end of the output, and a line that says what has happened
+    since: float  # when it was asked for, in seconds of the monotonic clock
 
 
 class Delivery(Protocol):
@@ -58,26 +51,19 @@ class Delivery(Protocol):
 
 
 class Pinging:
-    """Sends pings; a duty of the monitor. It waits for nothing, because others deliver them.
-
-    Args:
-        urls: the URLs of the pings by their names.
-        open_delivery: creates what delivers pings; called when the first one is to be sent.
-        clock: measures how old a ping is.
-        secrets: texts that are masked in reasons; output was masked before.
-        redact: patterns of the names of fields whose values are hidden.
-    """
+    """Sends pings; a duty of the monitor. It waits for nothing, because others deliver them."""
 
     name = "pings"
 
     def __init__(
         self,
         urls: Mapping[str, str],
+        # Creates what delivers pings; called when the first one is to be sent.
         open_delivery: Callable[[], Delivery],
         *,
         clock: Clock,
-        secrets: Iterable[str] = (),
-        redact: Sequence[str] = (),
+        secrets: Iterable[str] = (),  # texts that are masked in reasons; output was masked before
+        redact: Sequence[str] = (),  # patterns of the names of fields whose values are hidden
     ) -> None:
         self._urls = urls
         self._open_delivery = open_delivery

@@ -77,19 +77,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
 
 class HttpServer:
-    """Serves a WSGI application on a socket that listens.
-
-    Args:
-        application: the application, see PEP 3333.
-        listener: the socket.
-        clock: measures how long a request takes.
-        threads: how many threads call the application.
-        notices_hangups: whether it notices that a client hangs up before its answer is made. A
-            client that has only ended its own sending has hung up then, too.
-
-    Attributes:
-        clients: those that are connected.
-    """
+    """Serves a WSGI application on a socket that listens."""
 
     def __init__(
         self,
@@ -97,7 +85,9 @@ class HttpServer:
         listener: socket.socket,
         clock: Clock,
         *,
-        threads: int,
+        threads: int,  # how many threads call the application
+        # Whether it notices that a client hangs up before its answer is made. A client that has
+        # only ended its own sending has hung up then, too.
         notices_hangups: bool = False,
     ) -> None:
         # It warns of each request that waits for another one.
@@ -117,7 +107,7 @@ class HttpServer:
             asyncore_use_poll=True,  # select refuses descriptors of 1024 and above
         )
         self._server.channel_class = partial(_Channel, clock)
-        self.clients = self._server.active_channels
+        self.clients = self._server.active_channels  # those that are connected
 
     def run(self) -> None:
         """Answer requests until `close`, or until a signal ends this process."""

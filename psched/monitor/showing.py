@@ -43,14 +43,7 @@ _TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class ServesMetrics:
-    """Serves metrics, ``/livez`` and ``/readyz``. If the address is in use, it tries again later.
-
-    Args:
-        place: where.
-        read: returns the metrics as text; several threads can call it at once.
-        observed: what the master has told.
-        clock: measures how long requests take.
-    """
+    """Serves metrics, ``/livez`` and ``/readyz``. While the address is in use, it tries again."""
 
     name = "the server of metrics"
 
@@ -135,12 +128,7 @@ class ServesMetrics:
 
 
 class WritesMetrics:
-    """Writes metrics to a file, again and again; a reader never sees half of it.
-
-    Args:
-        path: the file.
-        read: returns the metrics as text.
-    """
+    """Writes metrics to a file, again and again; a reader never sees half of it."""
 
     name = "the file of metrics"
 

@@ -24,44 +24,28 @@ _LONGEST = 5.0
 
 
 class Backlog(NamedTuple):
-    """The rows that are due and not leased.
+    """The rows that are due and not leased."""
 
-    Attributes:
-        due: how many they are; `psched.core.operations.overview.MOST_COUNTED` means so many or
-            more.
-        late: by how many seconds the oldest one is late; 0 if there is none.
-    """
-
+    # How many they are; `psched.core.operations.overview.MOST_COUNTED` means so many or more.
     due: int
-    late: float
+    late: float  # by how many seconds the oldest one is late; 0 if there is none
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the store has said.
+    """What the store has said."""
 
-    Attributes:
-        backlog: the due rows; None if they are not known.
-        successes: when keys have last succeeded, in Unix seconds; without those for which it is
-            not known.
-    """
-
-    backlog: Backlog | None = None
+    backlog: Backlog | None = None  # the due rows; None if they are not known
+    # When keys have last succeeded, in Unix seconds; without those for which it is not known.
     successes: Mapping[str, float] = field(default_factory=dict)
 
 
 class StoreView:
-    """Reads the store; several threads can ask, and one of them sends the requests.
-
-    Args:
-        make_store: creates the store; called when somebody asks for the first time.
-        keys: the keys whose last success is wanted.
-        clock: measures how old an answer is.
-        faults: logs when the store does not answer.
-    """
+    """Reads the store; several threads can ask, and one of them sends the requests."""
 
     def __init__(
         self,
+        # Creates the store; called when somebody asks for the first time.
         make_store: Callable[[], Store],
         keys: Sequence[str],
         *,

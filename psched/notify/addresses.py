@@ -25,12 +25,9 @@ takes for public."""
 
 
 def refusal(text: str, allowed: Sequence[Network] = ()) -> str | None:
-    """Why no connection to an address may be made, as ``the private address 10.0.0.1``.
+    """Why no connection to an address may be made, as ``the private address 10.0.0.1``, or None.
 
     An IPv6 address that contains an IPv4 address, and leads to it, is judged by the IPv4 address.
-
-    Returns:
-        None if the address is public, or allowed.
     """
     address = _without_wrapping(ip_address(text.partition("%")[0]))
     if any(address in network for network in allowed):

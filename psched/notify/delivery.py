@@ -20,17 +20,12 @@ _LONGEST_PAUSE = 3600
 
 
 class DeliveryError(PschedError):
-    """A notification was not delivered; the text says why, in one line without secrets.
-
-    Attributes:
-        problem: the text.
-        retry: whether another try may succeed.
-    """
+    """A notification was not delivered; the text says why, in one line without secrets."""
 
     def __init__(self, problem: str, *, retry: bool) -> None:
         super().__init__(problem)
         self.problem = problem
-        self.retry = retry
+        self.retry = retry  # whether another try may succeed
 
 
 class Deliverer(Protocol):
@@ -42,11 +37,7 @@ class Deliverer(Protocol):
         ...
 
     def deliver(self, notification: Notification) -> None:
-        """Deliver a notification; this takes at most the time limit of the hook.
-
-        Raises:
-            DeliveryError: the notification was not delivered, as far as is known.
-        """
+        """Deliver a notification within the time limit of the hook, or raise `DeliveryError`."""
         ...
 
 

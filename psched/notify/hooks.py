@@ -31,11 +31,6 @@ class TaskDeliverer:
     The key of the task is computed from the event, so an event is submitted once, however often it
     is tried. The task names no hooks: if it fails, no hook is told, because that could go on for
     ever.
-
-    Args:
-        name: the name of the hook.
-        hook: the definition.
-        open_schedules: opens the collection of schedules.
     """
 
     def __init__(
@@ -70,13 +65,7 @@ class TaskDeliverer:
 
 
 class Deliverers(Mapping[str, Deliverer]):
-    """Delivers notifications by the hooks of a configuration, by their names.
-
-    Args:
-        settings: the configuration.
-        open_schedules: opens the collection of schedules, for hooks that submit tasks.
-        clock: tells the time, and measures time limits.
-    """
+    """Delivers notifications by the hooks of a configuration, by their names."""
 
     def __init__(
         self,

@@ -45,29 +45,20 @@ _Socket = socket.socket | ssl.SSLSocket
 
 
 class HttpError(PschedError):
-    """No answer to a request, or a redirect; the text says why, in one line.
-
-    Attributes:
-        retry: whether the same request may succeed later.
-    """
+    """No answer to a request, or a redirect; the text says why, in one line."""
 
     def __init__(self, problem: str, *, retry: bool) -> None:
         super().__init__(problem)
-        self.retry = retry
+        self.retry = retry  # whether the same request may succeed later
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a server.
+    """The answer of a server."""
 
-    Attributes:
-        status: the status code; none of 300 to 399.
-        body: the first bytes of the body.
-        headers: the headers, with names in lower case.
-    """
-
-    status: int
-    body: bytes
+    status: int  # the status code; none of 300 to 399
+    body: bytes  # the first bytes of the body
+    # The headers, with names in lower case.
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -96,20 +87,15 @@ def addresses_of(host: str, port: int) -> Sequence[Found]:
 
 
 class HttpClient:
-    """Sends requests; it keeps no connection. Several threads may use it at the same time.
-
-    Args:
-        allowed: networks whose addresses are allowed although they are not public.
-        clock: measures the time.
-        find: finds the addresses of a host. It is called in a thread, because nothing can
-            interrupt it. The thread stays until the DNS answers, or the process ends.
-    """
+    """Sends requests; it keeps no connection. Several threads may use it at the same time."""
 
     def __init__(
         self,
         *,
         allowed: Sequence[Network] = (),
         clock: Clock | None = None,
+        # Finds the addresses of a host. It is called in a thread, because nothing can interrupt it.
+        # The thread stays until the DNS answers, or the process ends.
         find: Callable[[str, int], Sequence[Found]] = addresses_of,
     ) -> None:
         self._allowed = allowed

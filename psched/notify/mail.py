@@ -28,12 +28,7 @@ _PORTS = {"starttls": 587, "tls": 465, "off": 25}
 
 
 class MailDeliverer:
-    """Sends a mail for each notification.
-
-    Args:
-        hook: the definition.
-        clock: tells the time of the mail.
-    """
+    """Sends a mail for each notification."""
 
     def __init__(self, hook: MailHook, clock: Clock) -> None:
         self._hook = hook

@@ -31,19 +31,13 @@ UTC_ZONE = find_zone("UTC")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What people want to know besides the alert, as it was shortly before it is told.
+    """What people want to know besides the alert, as it was shortly before it is told."""
 
-    Attributes:
-        note: the note of the schedule; None if it has none.
-        next_run: when the schedule runs next, in Unix seconds; None if it does not, or not known.
-        output: the last lines that the failed attempt has printed.
-        failed: how the run has failed whose end is told; None if it has not.
-    """
-
-    note: str | None = None
+    note: str | None = None  # the note of the schedule; None if it has none
+    # When the schedule runs next, in Unix seconds; None if it does not, or not known.
     next_run: int | None = None
-    output: str = ""
-    failed: str | None = None
+    output: str = ""  # the last lines that the failed attempt has printed
+    failed: str | None = None  # how the run has failed whose end is told; None if it has not
 
 
 class Told(NamedTuple):
@@ -61,26 +55,16 @@ class Notification:
     The texts of the alert come from rows and from tasks, so they can contain anything. The
     properties of a notification are safe to show: control characters are visible, values of the
     fields that the setting ``redact`` names are hidden, and texts are cut.
-
-    Attributes:
-        event: ``raised`` or ``closed``.
-        alert: the alert.
-        installation: the name of the table.
-        host: the host that tells it.
-        test: whether this is only a test of the hook.
-        redaction: hides values in texts.
-        context: what else is known.
-        zone: the time zone of times for people.
     """
 
-    event: str
+    event: str  # ``raised`` or ``closed``
     alert: Alert
-    installation: str
-    host: str
-    test: bool = False
-    redaction: Redaction = _NOTHING
-    context: Context = Context()
-    zone: Zone = UTC_ZONE
+    installation: str  # the name of the table
+    host: str  # the host that tells it
+    test: bool = False  # whether this is only a test of the hook
+    redaction: Redaction = _NOTHING  # hides values in texts
+    context: Context = Context()  # what else is known
+    zone: Zone = UTC_ZONE  # the time zone of times for people
 
     @cached_property
     def alert_id(self) -> str:
@@ -210,13 +194,9 @@ class Notification:
 
 @dataclass(frozen=True, kw_only=True)
 class Digest(Notification):
-    """Several events in one message for people. Its ``event`` and ``alert`` are those of the first.
+    """Several events in one message for people. Its event and alert are those of the first."""
 
-    Attributes:
-        members: a notification for each event.
-    """
-
-    members: Sequence[Notification]
+    members: Sequence[Notification]  # a notification for each event
 
     @cached_property
     def alert_id(self) -> str:

@@ -121,9 +121,6 @@ class CommandDeliverer:
 
     The program gets the notification as JSON on its standard input, and as environment variables.
     No shell reads any of it. Exit status 0 means that the notification is delivered.
-
-    Args:
-        hook: the definition.
     """
 
     def __init__(self, hook: CommandHook) -> None:

@@ -34,13 +34,7 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
 
 
 class WebhookDeliverer:
-    """Sends notifications to a server.
-
-    Args:
-        hook: the definition.
-        http: sends the requests.
-        clock: tells the time of the signature.
-    """
+    """Sends notifications to a server."""
 
     def __init__(self, hook: Webhook, http: HttpClient, clock: Clock) -> None:
         self._hook = hook

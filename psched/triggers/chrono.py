@@ -53,24 +53,16 @@ def rewritten(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """What chrono accepts in one of the five fields.
+    """What chrono accepts in one of the five fields."""
 
-    Attributes:
-        name: the name of the field, for messages.
-        low: the smallest number.
-        high: the largest number.
-        names: texts such as ``jan``, each with the text that replaces it before the field is
-            parsed.
-        pattern: a pattern that the whole field must match before any text is replaced.
-        plain: a pattern of the items that chrono and psched interpret alike.
-    """
-
-    name: str
-    low: int
-    high: int
+    name: str  # the name of the field, for messages
+    low: int  # the smallest number
+    high: int  # the largest number
+    # Texts such as ``jan``, each with the text that replaces it before the field is parsed.
     names: Mapping[str, str]
+    # A pattern that the whole field must match before any text is replaced.
     pattern: re.Pattern[str]
-    plain: re.Pattern[str]
+    plain: re.Pattern[str]  # a pattern of the items that chrono and psched interpret alike
 
     def numbers(self, written: str) -> frozenset[int]:
         """Return the numbers that the text of a field matches."""
@@ -101,14 +93,10 @@ class _Field:
 
 
 class _Part:
-    """One field of a line, parsed.
-
-    Attributes:
-        written: the text of the field.
-    """
+    """One field of a line, parsed."""
 
     def __init__(self, kind: _Field, written: str) -> None:
-        self.written = written
+        self.written = written  # the text of the field
         self._numbers = kind.numbers(written)
         if not self._numbers and written != "L":
             raise InvalidError("cron", f"{kind.name} {written!r} is never true")

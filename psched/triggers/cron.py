@@ -81,26 +81,18 @@ class Cron:
     """A cron line in a time zone. Created by `parse_cron`. Threads can share a `Cron`.
 
     Two objects are equal if their first four attributes are equal.
-
-    Attributes:
-        text: the line.
-        timezone: the name of the zone.
-        dst_policy: one of `DST_POLICIES`.
-        reading: see `parse_cron`.
-        hourly: whether the line's hour field matches every hour of the day.
-        fixed: whether the line is treated as a fixed-time line.
-        zone: the time zone.
-        match_after: a function that returns the first matching wall time strictly after a wall
-            time.
     """
 
-    text: str
-    timezone: str
-    dst_policy: str
-    reading: str = field(repr=False)
+    text: str  # the line
+    timezone: str  # the name of the zone
+    dst_policy: str  # one of `DST_POLICIES`
+    reading: str = field(repr=False)  # see `parse_cron`
+    # Whether the line's hour field matches every hour of the day.
     hourly: bool = field(repr=False, compare=False)
+    # Whether the line is treated as a fixed-time line.
     fixed: bool = field(repr=False, compare=False)
-    zone: Zone = field(repr=False, compare=False)
+    zone: Zone = field(repr=False, compare=False)  # the time zone
+    # A function that returns the first matching wall time strictly after a wall time.
     match_after: Callable[[int], int] = field(repr=False, compare=False)
 
     def next_after(self, instant: int) -> int | None:
@@ -146,23 +138,15 @@ class Cron:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """The values that one of the five fields accepts.
+    """The values that one of the five fields accepts."""
 
-    Attributes:
-        name: the name of the field, for error messages.
-        low: the smallest number.
-        high: the largest number. For the day of week it is 7, which is Sunday, like 0.
-        size: the number of different values.
-        allowed: the accepted values, for error messages.
-        names: the names of the numbers in order, beginning with the name of ``low``; empty if the
-            numbers have no names.
-    """
-
-    name: str
-    low: int
-    high: int
-    size: int
-    allowed: str
+    name: str  # the name of the field, for error messages
+    low: int  # the smallest number
+    high: int  # the largest number. For the day of week it is 7, which is Sunday, like 0
+    size: int  # the number of different values
+    allowed: str  # the accepted values, for error messages
+    # The names of the numbers in order, beginning with the name of ``low``; empty if the numbers
+    # have no names.
     names: tuple[str, ...] = ()
 
     def is_all(self, written: str) -> bool:

@@ -16,13 +16,10 @@ _ALL = tuple(range(60)), tuple(range(24))
 
 
 def find_matches(line: str, *, either: bool) -> Callable[[int], int] | None:
-    """Return a function that finds the first match strictly after a wall time.
+    """Return a function that finds the first match strictly after a wall time; None for ``L``.
 
     The function accepts the wall times of the years 1 to 9600, and must not be called with a line
     that has no match.
-
-    Returns:
-        The function; None if a field contains something else, such as ``L``.
     """
     fields = line.split()
     if not all(field == "*" or field.replace(",", "").isdecimal() for field in fields):

@@ -43,17 +43,11 @@ _LONGEST_NAME = 64
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A clock change, with the wall times that it skips or repeats.
+    """A clock change, with the wall times that it skips or repeats."""
 
-    Attributes:
-        instant: the first instant with the new offset from UTC.
-        start: the first wall time that is skipped or shown twice.
-        end: the wall time one second after the last one that is skipped or shown twice.
-    """
-
-    instant: int
-    start: int
-    end: int
+    instant: int  # the first instant with the new offset from UTC
+    start: int  # the first wall time that is skipped or shown twice
+    end: int  # the wall time one second after the last one that is skipped or shown twice
 
     @property
     def size(self) -> int:

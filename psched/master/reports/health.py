@@ -37,16 +37,13 @@ _NOT_CLAIMING: Mapping[str, str] = {
 
 
 class Limits(NamedTuple):
-    """What is still ready.
+    """What is still ready."""
 
-    Attributes:
-        claims_within: the longest time since the last answered claim, in seconds. It must be longer
-            than the setting ``poll_interval``. If workers are not asked for a report, it must also
-            be longer than the time between two of their heartbeats, which is about ten seconds.
-        late_within: the longest time for which a due row may wait for a free slot, in seconds.
-    """
-
+    # The longest time since the last answered claim, in seconds. It must be longer than the setting
+    # ``poll_interval``. If workers are not asked for a report, it must also be longer than the time
+    # between two of their heartbeats, which is about ten seconds.
     claims_within: float = 30.0
+    # The longest time for which a due row may wait for a free slot, in seconds.
     late_within: float = 300.0
 
     @classmethod
@@ -57,39 +54,26 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFacts:
-    """What a master knows about one of its workers.
+    """What a master knows about one of its workers."""
 
-    Attributes:
-        claims: whether the worker may claim rows: it neither starts, nor leaves.
-        silent_for: seconds since its last message.
-        store_away: why its store does not answer; None if it answers.
-        is_full: whether it sends no claims because it has no free slot.
-        waited: the seconds for which the oldest due row has waited for a slot of the worker, at its
-            last count; 0 if no row waits, or the worker has a free slot.
-        claim_age: seconds since the store has last answered a claim of the worker; None if it has
-            answered none.
-        no_fork: why it can fork no process for a task; None if it can, or does not know.
-    """
-
-    claims: bool
-    silent_for: float
-    store_away: str | None
-    is_full: bool
+    claims: bool  # whether the worker may claim rows: it neither starts, nor leaves
+    silent_for: float  # seconds since its last message
+    store_away: str | None  # why its store does not answer; None if it answers
+    is_full: bool  # whether it sends no claims because it has no free slot
+    # The seconds for which the oldest due row has waited for a slot of the worker, at its last
+    # count; 0 if no row waits, or the worker has a free slot.
     waited: float
+    # Seconds since the store has last answered a claim of the worker; None if it has answered none.
     claim_age: float | None
+    # Why it can fork no process for a task; None if it can, or does not know.
     no_fork: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a master knows about itself; see `facts_in`.
+    """What a master knows about itself; see `facts_in`."""
 
-    Attributes:
-        phase: the value of its `MasterState`.
-        workers: its workers.
-    """
-
-    phase: str
+    phase: str  # the value of its `MasterState`
     workers: Sequence[WorkerFacts]
 
 

@@ -14,21 +14,16 @@ MOST_DUE = 100
 
 
 class Load(NamedTuple):
-    """How busy a worker is, or all workers of a master together.
+    """How busy a worker is, or all workers of a master together."""
 
-    Attributes:
-        slots: the number of tasks that can run at the same time.
-        free: how many more tasks can be started now; 0 if no more tasks are claimed, or if no
-            process can be forked.
-        due: the number of due rows that wait because no slot is free. `MOST_DUE` means this number
-            or more.
-        late: the seconds by which the oldest of these rows is late; 0 if no row waits.
-    """
-
-    slots: int = 0
+    slots: int = 0  # the number of tasks that can run at the same time
+    # How many more tasks can be started now; 0 if no more tasks are claimed, or if no process can
+    # be forked.
     free: int = 0
+    # The number of due rows that wait because no slot is free. `MOST_DUE` means this number or
+    # more.
     due: int = 0
-    late: float = 0.0
+    late: float = 0.0  # the seconds by which the oldest of these rows is late; 0 if no row waits
 
     @property
     def is_full(self) -> bool:
@@ -74,11 +69,7 @@ def total(loads: Iterable[Load]) -> Load:
 
 
 class LoadLog:
-    """Logs when due rows begin to wait for a slot, and when this ends.
-
-    Args:
-        clock: measures for how long rows wait.
-    """
+    """Logs when due rows begin to wait for a slot, and when this ends."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -36,29 +36,19 @@ _KINDS = ("follows", "output", "nothing", "ended", "absent")
 
 @dataclass(slots=True)
 class _Request:
-    """What a client has asked for.
+    """What a client has asked for."""
 
-    Attributes:
-        reader: the connection to the client.
-        asked: the pids of the workers that may still answer that they run the task.
-        until: when the client is told that nobody has answered, seconds of the monotonic clock.
-        worker: the pid of the worker that runs the task; None if it is not known.
-        cut: whether the client was told that it is too slow.
-    """
-
-    reader: StatusReader
+    reader: StatusReader  # the connection to the client
+    # The pids of the workers that may still answer that they run the task.
     asked: set[int] = field(default_factory=set)
+    # When the client is told that nobody has answered, seconds of the monotonic clock.
     until: float = 0.0
-    worker: int | None = None
-    cut: bool = False
+    worker: int | None = None  # the pid of the worker that runs the task; None if it is not known
+    cut: bool = False  # whether the client was told that it is too slow
 
 
 class OutputRelay:
-    """Passes the output of running tasks to the clients that have asked for it.
-
-    Args:
-        clock: measures how long the workers' answers take.
-    """
+    """Passes the output of running tasks to the clients that have asked for it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -103,11 +93,7 @@ class OutputRelay:
             request.reader.write(packed(fields, message.get("data", b"")))
 
     def look(self, workers: Iterable[WorkerChild]) -> float:
-        """Note which clients and which workers have ended.
-
-        Returns:
-            When to call again, in seconds of the monotonic clock.
-        """
+        """Note which clients and workers have ended; return when to call again: monotonic clock."""
         if not self._requests:
             return float("inf")
         alive = {worker.pid: worker for worker in workers}

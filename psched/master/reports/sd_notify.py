@@ -15,14 +15,7 @@ _MICROSECONDS = 1_000_000
 class Notifier:
     """Sends notifications to the service manager, if there is one.
 
-    Args:
-        environ: the environment variables. ``NOTIFY_SOCKET`` and the variables of the watchdog are
-            removed from this mapping, so that a program that a task executes does not inherit them
-            and cannot send notifications.
-
-    Attributes:
-        watchdog: the most seconds that the service manager allows between two signs of life. None
-            if it expects no signs of life.
+    What the environment says of it is removed, so that programs of tasks cannot send notifications.
     """
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
@@ -32,6 +25,8 @@ class Notifier:
         self._address = "\0" + address[1:] if address.startswith("@") else address
         limit, meant = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
         ours = limit.isdecimal() and meant in ("", str(os.getpid()))
+        # The most seconds that the service manager allows between two signs of life. None if it
+        # expects no signs of life.
         self.watchdog = int(limit) / _MICROSECONDS if ours and int(limit) else None
 
     def send(self, **fields: object) -> None:

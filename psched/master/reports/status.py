@@ -55,22 +55,7 @@ class Announcement(Protocol):
 
 
 class Status:
-    """Publishes a master's state as process title, to the service manager and to ``psched status``.
-
-    Args:
-        notifier: sends notifications to the service manager.
-        socket: accepts the connections of ``psched status``.
-        set_title: sets the title of the master's process.
-        recent: the last warnings and errors that the master's process has logged.
-        clock: measures the intervals and timeouts.
-        service_file: tells other users of this host which database is served; None if no file is
-            written.
-        monitor: keeps the monitor, which is described to ``psched status``; None if there is none.
-
-    Attributes:
-        problem: why the last restart failed. None if it succeeded, or if there was no restart.
-        failure: why the master cannot start and stops. None if it has not given up.
-    """
+    """Publishes a master's state: as process title, and to systemd and ``psched status``."""
 
     def __init__(
         self,
@@ -80,7 +65,9 @@ class Status:
         set_title: Callable[[str], None],
         recent: Sequence[str],
         clock: Clock,
+        # Tells other users of this host which database is served; None if no file is written.
         service_file: Announcement | None = None,
+        # Keeps the monitor, which is described to ``psched status``; None if there is none.
         monitor: MonitorKeeper | None = None,
     ) -> None:
         self._monitor = monitor
@@ -100,7 +87,9 @@ class Status:
         self._requested: float | None = None
         self._load_log = LoadLog(clock)
         self._output = OutputRelay(clock)
+        # Why the last restart failed. None if it succeeded, or if there was no restart.
         self.problem: str | None = None
+        # Why the master cannot start and stops. None if it has not given up.
         self.failure: str | None = None
 
     @property
@@ -111,24 +100,17 @@ class Status:
     def show(
         self,
         state: MasterState,
-        generation: int,
+        generation: int,  # the number of the present generation
         workers: Workers,
         *,
+        # The time until which the service manager is asked to wait for the end of a start or a
+        # stop, in seconds of the monotonic clock.
         until: float,
         about: Mapping[str, str],
     ) -> float:
         """Publish the master's state if it has changed, and answer clients of ``psched status``.
 
-        Args:
-            state: what the master is doing.
-            generation: the number of the present generation.
-            workers: all workers that are alive.
-            until: the time until which the service manager is asked to wait for the end of a start
-                or a stop, in seconds of the monotonic clock.
-            about: see `GenerationSpec.about`.
-
-        Returns:
-            The time at which `show` must be called again, in seconds of the monotonic clock.
+        Returns when to call again; all times are of the monotonic clock.
         """
         now = self._clock.monotonic()
         # Send the sign of life first. If a fault in a later step prevented it, the service manager
@@ -239,10 +221,8 @@ class Status:
     ) -> float:
         """Request reports for clients of ``psched status``, and answer when all have arrived.
 
-        `_REPORT_TIMEOUT` seconds after the request, answer without the missing reports.
-
-        Returns:
-            When to call again, in seconds of the monotonic clock.
+        `_REPORT_TIMEOUT` seconds after the request, answer without the missing reports. Returns
+        when to call again.
         """
         self._socket.advance()
         self._output.begin(self._socket.asking, workers)

@@ -46,18 +46,13 @@ class _Query:
     """A connection to a master, with the part of the answer that has arrived.
 
     A process might impersonate a master, so the answer is checked.
-
-    Attributes:
-        failure: why no answer was received. None if no error has occurred.
-
-    Raises:
-        OSError: no process listens at the path.
     """
 
     def __init__(self, path: Path) -> None:
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._connection.setblocking(False)  # noqa: FBT003  # setblocking takes no keywords
         self._received = bytearray()
+        # Why no answer was received. None if no error has occurred.
         self.failure: OSError | None = None
         try:
             with short_address(path) as address:

@@ -46,32 +46,23 @@ can create any number of files in the folder."""
 
 
 class StatusReader:
-    """A client that is connected to the socket.
-
-    Args:
-        connection: the socket that is connected to the client.
-        until: the time at which the client is disconnected at the latest, in seconds of the
-            monotonic clock.
-        streams: whether the client asks for output, so that it receives no document.
-
-    Attributes:
-        asks_for: the key of the task whose output the client has asked for, until somebody sets
-            this to None; None if there is no new request.
-        answered: True after `answer` was called, even if not all of the answer is sent yet.
-        closed: True if the client is disconnected, because it has received its whole answer, has
-            closed the connection, has sent what it may not send, or was too slow.
-    """
+    """A client that is connected, until a time of the monotonic clock; streams get no document."""
 
     def __init__(self, connection: socket.socket, until: float, *, streams: bool) -> None:
         self._connection = connection
         self._link = Link(connection)  # only receives
         self._link.expects = FROM_READER
         self._outgoing = bytearray()
+        # The key of the task whose output the client has asked for, until somebody sets this to
+        # None; None if there is no new request.
         self.asks_for: str | None = None
         self.streams = streams
         self._has_asked = False
         self._until = until
+        # True after `answer` was called, even if not all of the answer is sent yet.
         self.answered = False
+        # True if the client is disconnected, because it has received its whole answer, has closed
+        # the connection, has sent what it may not send, or was too slow.
         self.closed = False
 
     def fileno(self) -> int:
@@ -110,9 +101,6 @@ class StatusReader:
 
         A client is disconnected when it has received its whole answer, has closed the connection,
         has sent what it may not send, or is too slow.
-
-        Args:
-            now: seconds of the monotonic clock.
         """
         if now > self._until:
             self.close()
@@ -150,13 +138,7 @@ class StatusReader:
 
 
 class StatusSocket:
-    """A master's listening socket, and the clients that are connected to it.
-
-    Args:
-        folders: the folders to try, in this order. The socket is created in the first folder that
-            can be written to. If there is no such folder, no socket is created.
-        clock: measures the timeouts.
-    """
+    """A master's listening socket, and the clients that are connected to it."""
 
     def __init__(self, folders: list[Path], clock: Clock) -> None:
         self._clock = clock

@@ -26,11 +26,6 @@ class Looks:
 
     While `_INTERVAL` lasts, the socket is not read, so that hints neither wake the master nor get
     lost: they wait in the socket. Those that wait at its end count as one.
-
-    Args:
-        socket: receives the hints of this host.
-        workers: the table of workers.
-        clock: measures the interval.
     """
 
     def __init__(self, socket: WakeSocket, workers: Workers, clock: Clock) -> None:

@@ -29,13 +29,7 @@ sends without a pause could keep the master from everything else."""
 
 
 class WakeSocket:
-    """A master's socket for hints.
-
-    Args:
-        folders: the folders to try, in this order. The socket is created in the first folder that
-            can be written to. If there is no such folder, there is no socket.
-        clock: measures when to check that the socket still exists.
-    """
+    """A master's socket for hints."""
 
     def __init__(self, folders: list[Path], clock: Clock) -> None:
         self._folders = folders
@@ -67,11 +61,7 @@ class WakeSocket:
             self._socket.check()
 
     def take(self) -> bool | None:
-        """Read the datagrams that have arrived; those that are no hints are dropped.
-
-        Returns:
-            Whether there was a hint; None if nothing has arrived.
-        """
+        """Read what has arrived; return whether there was a hint, None if nothing has arrived."""
         hinted: bool | None = None
         if self._socket.opened is not None:
             with suppress(OSError):  # there are no more

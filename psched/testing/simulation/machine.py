@@ -28,11 +28,7 @@ from psched.worker.worker import Inbox, Worker, clean_up
 
 
 class SimulatedInbox(Inbox):
-    """Receives the signals of a simulated process, and lets it sleep.
-
-    Args:
-        before_sleep: called before each sleep, so that others read what the process has sent.
-    """
+    """Receives the signals of a simulated process, and lets it sleep."""
 
     process: Process
 
@@ -91,20 +87,14 @@ class SimulatedDeadMan(KillTimer):
 
 
 class SimulatedWorker:
-    """A worker, which runs `psched.worker.worker.Worker`, or a cleaner.
-
-    Args:
-        machine: its host.
-        child: the worker as its master sees it.
-        identity: its number, generation and nonce.
-        cleans: the nonces whose leases a cleaner releases; None for a worker.
-    """
+    """A worker, which runs `psched.worker.worker.Worker`, or a cleaner."""
 
     def __init__(
         self,
         machine: "Machine",
         child: ManualChild,
         identity: WorkerIdentity,
+        # The nonces whose leases a cleaner releases; None for a worker.
         cleans: Sequence[str] | None = None,
     ) -> None:
         self.machine = machine
@@ -165,24 +155,7 @@ class SimulatedWorker:
 
 
 class Machine:
-    """A host with a master, which is started again when it has died.
-
-    Args:
-        world: the time.
-        host: the clocks.
-        network: the way to the store.
-        open_store: opens the store for a process.
-        settings: psched's settings.
-        saw: called with each task that begins.
-        store_time: returns the latest time that the store's clock has shown.
-        log: called with each fault and what follows from it, as text.
-
-    Attributes:
-        workers: the workers and cleaners that live.
-        driver: the master's code; None before the first start.
-        master: the process of the last master.
-        died_at: when the processes that are killed now have run for the last time; None for now.
-    """
+    """A host with a master, which is started again when it has died."""
 
     def __init__(
         self,
@@ -192,9 +165,9 @@ class Machine:
         network: Network,
         open_store: Callable[[], Store],
         settings: Config,
-        saw: Callable[[Witness], object],
-        store_time: Callable[[], float],
-        log: Callable[[str], object],
+        saw: Callable[[Witness], object],  # called with each task that begins
+        store_time: Callable[[], float],  # returns the latest time that the store's clock has shown
+        log: Callable[[str], object],  # called with each fault and what follows from it, as text
     ) -> None:
         self.host = host
         self.network = network
@@ -202,10 +175,11 @@ class Machine:
         self.saw = saw
         self.store_time = store_time
         self.rng = world.rng(host.name)
-        self.workers: list[SimulatedWorker] = []
-        self.driver: MasterDriver | None = None
-        self.master: Process | None = None
+        self.workers: list[SimulatedWorker] = []  # the workers and cleaners that live
+        self.driver: MasterDriver | None = None  # the master's code; None before the first start
+        self.master: Process | None = None  # the process of the last master
         self.inbox = SimulatedInbox(self.deliver)
+        # When the processes that are killed now have run for the last time; None for now.
         self.died_at: float | None = None
         self._world = world
         self._open_store = open_store
@@ -419,11 +393,7 @@ class Machine:
 
 
 class _Spawner(ManualSpawner):
-    """Begins a simulated worker where a master forks one.
-
-    Args:
-        machine: the host.
-    """
+    """Begins a simulated worker where a master forks one."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()

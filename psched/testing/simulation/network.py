@@ -55,33 +55,23 @@ class CallFault(StrEnum):
 
 @dataclass(slots=True)
 class Network:
-    """Decides what happens to each request.
+    """Decides what happens to each request."""
 
-    Attributes:
-        world: the time.
-        rng: decides.
-        timeout: the driver's timeout, in seconds.
-        freeze: for how many seconds a process is stopped by `CallFault.FROZEN`.
-        planned: what happens to single requests, by their numbers, from 1.
-        calls: how many requests were sent.
-        cut: the hosts that do not reach the store, each with the number of reasons; "" means all.
-        bad: how probable a random fault of a request is.
-        loses_claims: whether no claim is answered.
-        observe: called with each request that changes something, just before and after it is
-            applied; see `psched.testing.simulation.observer.Observer`.
-        happened: each fault of a request: its time, the host and the fault.
-    """
-
-    world: World
-    rng: random.Random
-    timeout: float
-    freeze: float
+    world: World  # the time
+    rng: random.Random  # decides
+    timeout: float  # the driver's timeout, in seconds
+    freeze: float  # for how many seconds a process is stopped by `CallFault.FROZEN`
+    # What happens to single requests, by their numbers, from 1.
     planned: Mapping[int, CallFault] = field(default_factory=dict)
-    calls: int = 0
+    calls: int = 0  # how many requests were sent
+    # The hosts that do not reach the store, each with the number of reasons; "" means all.
     cut: dict[str, int] = field(default_factory=dict)
-    bad: float = 0.0
-    loses_claims: bool = False
+    bad: float = 0.0  # how probable a random fault of a request is
+    loses_claims: bool = False  # whether no claim is answered
+    # Called with each request that changes something, just before and after it is applied; see
+    # `psched.testing.simulation.observer.Observer`.
     observe: Callable[[Process, str, tuple[Any, ...], Callable[[], Any]], Any] | None = None
+    # Each fault of a request: its time, the host and the fault.
     happened: list[tuple[float, str, CallFault]] = field(default_factory=list)
 
     def cut_off(self, host: str, seconds: float) -> None:
@@ -160,13 +150,7 @@ class Network:
 
 
 class Connection:
-    """A store as a simulated process sees it: each call of a method is a request.
-
-    Args:
-        store: the store.
-        network: the way to it.
-        process: who asks.
-    """
+    """A store as a simulated process sees it: each call of a method is a request."""
 
     def __init__(self, store: Any, network: Network, process: Process) -> None:  # noqa: ANN401
         self._store = store

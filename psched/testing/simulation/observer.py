@@ -23,34 +23,22 @@ _PRECISION = 0.001
 
 
 class Observer:
-    """Compares the rows before and after each request.
-
-    Args:
-        store: the store.
-        rows: reads its rows, by key.
-        witnesses: what was seen of the tasks so far.
-        alive_time: the length of a lease in seconds, unless its row has its own.
-
-    Attributes:
-        violations: what must never be, and was.
-        changes: how many changes of rows were checked.
-        highest: the latest time of the store's clock so far, in Unix seconds.
-        series: each change by which people began a new series of occurrences, with the world's
-            time. The audit trail lacks those whose answer, or whose record, was lost.
-        untold: the process and the key of each that is not in the audit trail.
-    """
+    """Compares the rows before and after each request."""
 
     def __init__(
         self,
         store: Any,  # noqa: ANN401  # a store that pauses types
         rows: Callable[[], Mapping[str, Row]],
         witnesses: Mapping[tuple[str, str], Witness],
-        alive_time: int,
+        alive_time: int,  # the length of a lease in seconds, unless its row has its own
     ) -> None:
-        self.violations: list[Violation] = []
-        self.changes = 0
-        self.highest = 0.0
+        self.violations: list[Violation] = []  # what must never be, and was
+        self.changes = 0  # how many changes of rows were checked
+        self.highest = 0.0  # the latest time of the store's clock so far, in Unix seconds
+        # Each change by which people began a new series of occurrences, with the world's time. The
+        # audit trail lacks those whose answer, or whose record, was lost.
         self.series: list[AuditRecord] = []
+        # The process and the key of each that is not in the audit trail.
         self.untold: set[tuple[Process, str]] = set()
         self._store = store
         self._rows = rows

@@ -52,21 +52,13 @@ MIXES = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One fault, or one change by a person.
+    """One fault, or one change by a person."""
 
-    Attributes:
-        at: when, in seconds from the beginning.
-        what: a `What`, or the name of a change: see `psched.testing.simulation.people`.
-        place: the number of the host, or of the schedule.
-        seconds: how long it lasts, or by how much a clock is set.
-        number: decides details.
-    """
-
-    at: float
-    what: str
-    place: int
-    seconds: float
-    number: int
+    at: float  # when, in seconds from the beginning
+    what: str  # a `What`, or the name of a change: see `psched.testing.simulation.people`
+    place: int  # the number of the host, or of the schedule
+    seconds: float  # how long it lasts, or by how much a clock is set
+    number: int  # decides details
 
     def __str__(self) -> str:
         return f"{self.at:.3f} {self.what} {self.place} {self.seconds:.3f}"

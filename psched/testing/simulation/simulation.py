@@ -66,12 +66,7 @@ _SETTINGS = {
 
 
 class _StoreClock(HostClock):
-    """The clock of a store, whose time of day a simulation sets.
-
-    Args:
-        host: the machine of the store.
-        now: returns its time of day.
-    """
+    """The clock of a store, whose time of day a simulation sets."""
 
     def __init__(self, host: Host, now: Callable[[], float]) -> None:
         super().__init__(host, lambda _seconds: None)
@@ -88,69 +83,41 @@ MakeStore = Callable[[HostClock, ExitStack], Callable[[], Any]]
 
 @dataclass(slots=True, kw_only=True)
 class Result:
-    """What came of a simulation.
-
-    Attributes:
-        seed: the seed.
-        hours: how many hours were simulated.
-        steps: what was done.
-        violations: the promises that were not kept.
-        runs: how many tasks began.
-        completed: how many of them did all their work.
-        calls: how many requests were sent to the store.
-        troubled: how many of them were sent before all faults were over.
-        faults: how many faults there were before the stop, by kind.
-        unknown: how many occurrences have an unknown fate, by the reason.
-        digest: a number that is equal for equal simulations.
-        cpu_seconds: how long it took.
-        log: what has happened, for people.
-    """
+    """What came of a simulation."""
 
     seed: int
-    hours: float
-    steps: Sequence[Step]
-    violations: Sequence[Violation]
-    runs: int
-    completed: int
-    calls: int
-    troubled: int
-    faults: Mapping[str, int]
-    unknown: Mapping[str, int]
-    digest: int
-    cpu_seconds: float
-    log: Sequence[str] = field(repr=False, default=())
+    hours: float  # how many hours were simulated
+    steps: Sequence[Step]  # what was done
+    violations: Sequence[Violation]  # the promises that were not kept
+    runs: int  # how many tasks began
+    completed: int  # how many of them did all their work
+    calls: int  # how many requests were sent to the store
+    troubled: int  # how many of them were sent before all faults were over
+    faults: Mapping[str, int]  # how many faults there were before the stop, by kind
+    unknown: Mapping[str, int]  # how many occurrences have an unknown fate, by the reason
+    digest: int  # a number that is equal for equal simulations
+    cpu_seconds: float  # how long it took
+    log: Sequence[str] = field(repr=False, default=())  # what has happened, for people
 
 
 class Simulation:
-    """One simulation.
-
-    Args:
-        seed: decides everything that is random.
-        hours: for how many hours there are faults.
-        mix: the kinds of faults; empty means none.
-        steps: what is done, in place of what the seed would draw.
-        calls: what goes wrong with single requests, by their numbers.
-        store: ``memory``; ``sqlite`` for psched's own store; or what makes another one. Only the
-            one in memory can lose its last commits.
-        pace: how many times as far apart everything is as in the densest simulation.
-        hosts: the number of hosts; None draws it.
-        schedules: the number of schedules at the beginning.
-        quiet: for how many seconds there is no fault before everything that is due must have run.
-        settings: psched's settings, beside those of a simulation.
-    """
+    """One simulation."""
 
     def __init__(
         self,
         seed: int,
         hours: float,
         *,
-        mix: Sequence[What] = tuple(What),
+        mix: Sequence[What] = tuple(What),  # the kinds of faults; empty means none
         steps: Sequence[Step] | None = None,
         calls: Mapping[int, CallFault] | None = None,
+        # ``memory``; ``sqlite`` for psched's own store; or what makes another one. Only the one in
+        # memory can lose its last commits.
         store: str | MakeStore = "memory",
         pace: int = 1,
-        hosts: int | None = None,
-        schedules: int = SCHEDULES,
+        hosts: int | None = None,  # the number of hosts; None draws it
+        schedules: int = SCHEDULES,  # the number of schedules at the beginning
+        # For how many seconds there is no fault before everything that is due must have run.
         quiet: float = _QUIET,
         **settings: object,
     ) -> None:

@@ -18,12 +18,7 @@ _IDENTITY = ("key", "scheduled_time", "attempt", "owner", "fence")
 
 
 class SimulatedRunner(ManualRunner):
-    """A runner whose tasks take some time, and end in one of many ways.
-
-    Args:
-        pid: a number that no other process has.
-        pool: the runners of its worker.
-    """
+    """A runner whose tasks take some time, and end in one of many ways."""
 
     def __init__(self, pid: int, pool: "SimulatedPool") -> None:
         super().__init__(pid, pool.clock)
@@ -124,20 +119,7 @@ class SimulatedRunner(ManualRunner):
 
 
 class SimulatedPool(ManualRunnerPool):
-    """The runners of a simulated worker.
-
-    Args:
-        clock: the clocks of the worker.
-        host: where they run.
-        rng: decides what the tasks do.
-        saw: called with each task that begins.
-        store_time: returns the latest time that the store's clock has shown.
-        wake: wakes the worker.
-        pids: draws pids.
-        ended: called with the pid of a runner that has ended.
-        after: has a function called after some seconds, and not while the host is suspended.
-        died_at: when what is killed now has run for the last time; None for now.
-    """
+    """The runners of a simulated worker."""
 
     def __init__(
         self,
@@ -145,12 +127,14 @@ class SimulatedPool(ManualRunnerPool):
         host: Host,
         *,
         rng: random.Random,
-        saw: Callable[[Witness], object],
-        store_time: Callable[[], float],
+        saw: Callable[[Witness], object],  # called with each task that begins
+        store_time: Callable[[], float],  # returns the latest time that the store's clock has shown
         wake: Callable[[], object],
         draw_pid: Callable[[], int],
-        ended: Callable[[int], object],
+        ended: Callable[[int], object],  # called with the pid of a runner that has ended
+        # Has a function called after some seconds, and not while the host is suspended.
         after: Callable[[float, Callable[[], object]], object],
+        # When what is killed now has run for the last time; None for now.
         died_at: Callable[[], float | None],
     ) -> None:
         super().__init__(clock)

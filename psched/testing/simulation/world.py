@@ -28,20 +28,12 @@ class KilledError(GreenletExit):
 
 
 class World:
-    """The time, and what happens when.
-
-    Args:
-        seed: decides everything that is random.
-
-    Attributes:
-        now: the true time, in Unix seconds.
-        events: how many events have happened.
-        main: the greenlet that runs the world, and from which processes are resumed.
-    """
+    """The time, and what happens when."""
 
     def __init__(self, seed: int) -> None:
-        self.now = START
-        self.events = 0
+        self.now = START  # the true time, in Unix seconds
+        self.events = 0  # how many events have happened
+        # The greenlet that runs the world, and from which processes are resumed.
         self.main = getcurrent()
         self._seed = seed
         self._heap: list[tuple[float, int, Callable[[], object]]] = []
@@ -69,24 +61,14 @@ class World:
 
 
 class Host:
-    """The clocks of one host.
-
-    Args:
-        world: the true time.
-        name: the name of the host.
-        wall: by how many seconds the time of day is ahead of the true time.
-        rate: how many seconds the host's clocks advance in one true second.
-
-    Attributes:
-        suspended: for how many seconds the host was suspended.
-    """
+    """The clocks of one host, ahead by ``wall`` seconds, and faster by the factor ``rate``."""
 
     def __init__(self, world: World, name: str, *, wall: float = 0.0, rate: float = 1.0) -> None:
         self.world = world
         self.name = name
         self.wall = wall
         self.rate = rate
-        self.suspended = 0.0
+        self.suspended = 0.0  # for how many seconds the host was suspended
 
     @property
     def uptime(self) -> float:
@@ -95,12 +77,7 @@ class Host:
 
 
 class HostClock(Clock):
-    """The clocks of a host, as one of its processes reads them.
-
-    Args:
-        host: the host.
-        pause: lets the process wait for some seconds of the host's clocks.
-    """
+    """The clocks of a host, as one of its processes reads them."""
 
     def __init__(self, host: Host, pause: Callable[[float], object]) -> None:
         self._host = host
@@ -124,26 +101,15 @@ class HostClock(Clock):
 
 
 class Process:
-    """A simulated process.
-
-    Args:
-        host: where it runs.
-        main: what it does. It waits by `pause` only.
-        ended: called when it has ended, with the result of ``main``; None if it was killed.
-
-    Attributes:
-        clock: the clocks that it reads.
-        lives: whether it has not ended.
-        frozen: whether it is stopped, by the signal STOP or with its host.
-    """
+    """A simulated process. ``ended`` is told the result of ``main``, None if it was killed."""
 
     def __init__(
         self, host: Host, main: Callable[[], int], ended: Callable[[int | None], object]
     ) -> None:
         self.host = host
-        self.clock = HostClock(host, self.pause)
-        self.lives = True
-        self.frozen = 0
+        self.clock = HostClock(host, self.pause)  # the clocks that it reads
+        self.lives = True  # whether it has not ended
+        self.frozen = 0  # whether it is stopped, by the signal STOP or with its host
         self._ended = ended
         self._world = host.world
         self._greenlet = greenlet(main, host.world.main)
@@ -154,11 +120,7 @@ class Process:
         self._world.after(0.0, self._resume)
 
     def pause(self, seconds: float, *, listens: bool = False) -> bool:
-        """Wait for some seconds of the host's clocks; called by the process itself.
-
-        Returns:
-            Whether `wake` has ended the wait, or was called since the last wait that listened.
-        """
+        """Wait for some seconds of the host's clocks; return whether `wake` has ended the wait."""
         if not self.lives:
             raise KilledError
         if listens and self._woken:
