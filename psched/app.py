@@ -17,7 +17,7 @@ from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.config.urls import wake_code
 from psched.core.store_protocol import Store
-from psched.master.waking.hints import hint_folders, send_hint
+from psched.master.hints import hint_folders, send_hint
 from psched.memory import MEMORY
 
 CLOCK = SystemClock()

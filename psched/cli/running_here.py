@@ -7,7 +7,7 @@ from typing import Any
 from psched.config import Config
 from psched.core.history.redaction import Redaction
 from psched.core.model import Occurrence
-from psched.master.reports.status_query import ask_all
+from psched.master.reports.queries import ask_all
 from psched.master.runtime_folders import socket_folders
 
 

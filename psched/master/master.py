@@ -51,11 +51,10 @@ from psched.master.generation_spec import GenerationSpec, ReadSpec, SpecError
 from psched.master.monitor_child import MonitorKeeper
 from psched.master.reports.health import MasterState
 from psched.master.reports.status import Status
-from psched.master.respawn import Respawn
 from psched.master.terminal import StopNotice, Terminal
-from psched.master.waking.looks import Looks
+from psched.master.waking import Looks
 from psched.master.worker_child import WorkerChild
-from psched.master.workers import Workers
+from psched.master.workers import Respawn, Workers
 from psched.process.signals import SignalInbox
 
 _log = logging.getLogger("psched.master")

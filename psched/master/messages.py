@@ -33,7 +33,7 @@ _master = whole(1, 2**31 - 1)
 """A master's pid. 1 is allowed, because a master can be process 1 of a container."""
 
 _LOAD = {"slots": whole(), "free": whole(), "due": whole(), "late": number()}
-"""The fields of `psched.master.reports.load.Load`."""
+"""The fields of `psched.master.reports.health.Load`."""
 
 _READINESS = {"claim_age": maybe(number()), "waited": number(), "no_fork": maybe(brief_text)}
 """Whether a worker could claim rows lately; see `psched.master.reports.health.WorkerFacts`. Older

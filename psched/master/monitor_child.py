@@ -21,10 +21,9 @@ from psched.base.fault_log import FaultLog
 from psched.master.generation_spec import GenerationSpec, MonitorSpec
 from psched.master.messages import FROM_MONITOR
 from psched.master.reports.health import Facts, MasterState, why_not_ready
-from psched.master.respawn import Respawn
 from psched.master.totals import Totals, host_of
 from psched.master.worker_child import WorkerChild
-from psched.master.workers import Workers
+from psched.master.workers import Respawn, Workers
 from psched.process.cgroup import Cgroup
 from psched.process.child import Child, Exit, KillLadder, Spawner
 from psched.process.link import Link, packed

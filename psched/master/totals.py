@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from psched.base.texts import brief
 from psched.master.messages import MOST_COUNTS
-from psched.master.reports.load import total
+from psched.master.reports.health import total
 from psched.master.workers import Workers
 
 _MOST_LABELS = 100
@@ -28,7 +28,7 @@ class Host(NamedTuple):
     slots: int = 0  # the number of tasks that can run at the same time
     free: int = 0  # how many more tasks can be started now
     tasks: int = 0  # how many tasks run, each under its lease
-    # How many due rows wait because no slot is free, see `psched.master.reports.load.Load`.
+    # How many due rows wait because no slot is free, see `psched.master.reports.health.Load`.
     due: int = 0
     late: int = 0  # the whole seconds by which the oldest of these rows is late
     deaths: int = 0  # how many workers have died since the master's start

@@ -16,8 +16,7 @@ from typing_extensions import override
 
 from psched.master.generation_spec import DRAINED, FATAL, GenerationSpec, WorkerIdentity
 from psched.master.messages import FROM_WORKER, LONGEST_PIECE
-from psched.master.reports.health import WorkerFacts
-from psched.master.reports.load import Load
+from psched.master.reports.health import Load, WorkerFacts
 from psched.process.child import Child, KillLadder, Spawner
 from psched.process.link import Link
 

@@ -17,8 +17,7 @@ from psched.base.clock import Clock
 from psched.base.errors import PschedError
 from psched.base.texts import brief
 from psched.core.alerts.alert import Alert, Delivery
-from psched.notify.delivery import DeliveryError, next_wait
-from psched.notify.notification import CLOSED, RAISED, Context, Told
+from psched.notify.notification import CLOSED, RAISED, Context, DeliveryError, Told, next_wait
 
 _log = logging.getLogger("psched.monitor")
 

@@ -19,7 +19,7 @@ from psched.core.output.protocol import KeepsOutput, OutputSelection
 from psched.core.store_protocol import Store
 from psched.notify.hooks import Deliverers
 from psched.notify.notification import CLOSED, Context, Digest, Notification, Told
-from psched.notify.templates import WARNINGS
+from psched.notify.webhook import WARNINGS
 from psched.triggers.zone import find_zone
 
 _OF_RUN = frozenset({Rule.LONGEST, Rule.UNUSUAL})

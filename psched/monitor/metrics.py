@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from psched.core.history import counts
-from psched.monitor.observed import Observation, Observed
+from psched.monitor.monitor import Observation, Observed
 from psched.monitor.store_view import Seen
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from psched.base.clock import Clock
     from psched.monitor.address import Place
-    from psched.monitor.observed import Observed
+    from psched.monitor.monitor import Observed
     from psched.monitor.server import HttpServer
 
     Headers = list[tuple[str, str]]

@@ -11,10 +11,9 @@ from psched.base.texts import brief
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.monitoring.hooks import ON_SETTINGS, CommandHook, Hook, MailHook, TaskHook
-from psched.notify.delivery import Deliverer, DeliveryError
 from psched.notify.http_client import HttpClient
 from psched.notify.mail import MailDeliverer
-from psched.notify.notification import Notification
+from psched.notify.notification import Deliverer, DeliveryError, Notification
 from psched.notify.program import CommandDeliverer
 from psched.notify.webhook import WebhookDeliverer
 
@@ -45,7 +44,7 @@ class TaskDeliverer:
         self.tries = hook.tries
 
     def deliver(self, notification: Notification) -> None:
-        """Submit a task; see `psched.notify.delivery.Deliverer`."""
+        """Submit a task; see `psched.notify.notification.Deliverer`."""
         field = FIELD_OF_EXEC if self._hook.type == EXEC_TYPE else FIELD
         data = {**self._hook.data, field: notification.body}
         nobody: dict[str, Any] = dict.fromkeys(ON_SETTINGS, ())

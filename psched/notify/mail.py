@@ -15,8 +15,7 @@ from psched.base.texts import brief
 from psched.config.kinds import read_password
 from psched.config.monitoring.hooks import MailHook
 from psched.config.problems import InvalidValueError
-from psched.notify.delivery import DeliveryError
-from psched.notify.notification import CLOSED, RAISED, Digest, Notification
+from psched.notify.notification import CLOSED, RAISED, DeliveryError, Digest, Notification
 from psched.notify.program import run
 
 # sendmail reads lines that end in a line feed, and passes the mail on with the ends that SMTP
@@ -36,7 +35,7 @@ class MailDeliverer:
         self.tries = hook.tries
 
     def deliver(self, notification: Notification) -> None:
-        """Send a mail; see `psched.notify.delivery.Deliverer`."""
+        """Send a mail; see `psched.notify.notification.Deliverer`."""
         hook = self._hook
         if hook.smtp is not None:
             self._send(hook.smtp, self._message(notification, "\r\n"), self._clock.monotonic())

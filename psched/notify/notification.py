@@ -1,4 +1,4 @@
-"""Notifications: what a hook tells."""
+"""Notifications: what a hook tells, and what all kinds of hook have in common."""
 
 import shlex
 from collections import Counter
@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from psched.base.errors import PschedError
 from psched.base.texts import brief, cut, storable, visible
+from psched.config.monitoring.hooks import MOST_TRIES
 from psched.core.alerts.alert import Alert
 from psched.core.history.redaction import Redaction
 from psched.triggers.zone import Zone, find_zone
@@ -252,3 +254,39 @@ def _time(seconds: float, precision: str) -> str:
     except (OverflowError, ValueError, OSError):  # the row cannot be understood
         return f"{seconds:.0f}"
     return f"{moment.replace(tzinfo=None).isoformat(timespec=precision)}Z"
+
+
+_FIRST_PAUSE = 60
+_LONGEST_PAUSE = 3600
+
+
+class DeliveryError(PschedError):
+    """A notification was not delivered; the text says why, in one line without secrets."""
+
+    def __init__(self, problem: str, *, retry: bool) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.retry = retry  # whether another try may succeed
+
+
+class Deliverer(Protocol):
+    """Delivers notifications by one hook. Several threads may use it at the same time."""
+
+    @property
+    def tries(self) -> int:
+        """The largest number of tries of a delivery."""
+        ...
+
+    def deliver(self, notification: Notification) -> None:
+        """Deliver a notification within the time limit of the hook, or raise `DeliveryError`."""
+        ...
+
+
+def next_wait(tries: int, most: int = MOST_TRIES) -> int | None:
+    """The seconds from a failed try to the next one; None if there is none.
+
+    1, 2, 4, 8, 16 and 32 minutes, then an hour each: after the 12th try, 6 hours have passed.
+    """
+    if tries >= most:
+        return None
+    return min(_LONGEST_PAUSE, _FIRST_PAUSE << min(tries - 1, 32))

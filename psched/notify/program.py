@@ -21,8 +21,7 @@ from psched.base.texts import brief
 from psched.config.monitoring.hooks import CommandHook
 from psched.core.history.redaction import Redaction
 from psched.notify import guard
-from psched.notify.delivery import DeliveryError
-from psched.notify.notification import Notification
+from psched.notify.notification import DeliveryError, Notification
 from psched.output.collector import Tail
 
 TAIL = 500
@@ -128,7 +127,7 @@ class CommandDeliverer:
         self.tries = hook.tries
 
     def deliver(self, notification: Notification) -> None:
-        """Run the program; see `psched.notify.delivery.Deliverer`."""
+        """Run the program; see `psched.notify.notification.Deliverer`."""
         content = json.dumps(notification.body).encode() + b"\n"
         run(
             self._hook.command,

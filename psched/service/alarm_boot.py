@@ -18,7 +18,7 @@ from psched.monitor.alarms import AlarmLoop, Alarms, Source, pause_of
 from psched.monitor.delivering import Deliveries
 from psched.monitor.hook_caller import HookCaller, context_of, hooks_without_store
 from psched.monitor.host_alerts import HostAlerts
-from psched.monitor.observed import Observed
+from psched.monitor.monitor import Observed
 from psched.monitor.outage import Outage
 from psched.notify.hooks import Deliverers
 

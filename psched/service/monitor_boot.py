@@ -18,8 +18,7 @@ from psched.master.generation_spec import BAD_CONFIG
 from psched.memory import MEMORY
 from psched.monitor.address import place_of
 from psched.monitor.listening import Listening
-from psched.monitor.monitor import Duty, Monitor
-from psched.monitor.observed import Observed
+from psched.monitor.monitor import Duty, Monitor, Observed
 from psched.monitor.pinging import Delivery, Pinging
 from psched.monitor.showing import ServesMetrics, WritesMetrics
 from psched.monitor.store_view import StoreView

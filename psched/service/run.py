@@ -30,12 +30,10 @@ from psched.master.pidfile import AlreadyRunningError, PidFile
 from psched.master.reports.sd_notify import Notifier
 from psched.master.reports.status import Status
 from psched.master.reports.status_socket import StatusSocket
-from psched.master.respawn import Respawn
 from psched.master.runtime_folders import socket_folders, usable_folder
 from psched.master.terminal import ControllingTerminal, Terminal
-from psched.master.waking.looks import Looks
-from psched.master.waking.wake_socket import WakeSocket
-from psched.master.workers import Workers
+from psched.master.waking import Looks, WakeSocket
+from psched.master.workers import Respawn, Workers
 from psched.process import kernel, secrecy
 from psched.process.cgroup import MasterCgroup, UnavailableError
 from psched.process.child import SystemSpawner

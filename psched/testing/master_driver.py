@@ -14,17 +14,14 @@ from psched.master.master import Master
 from psched.master.messages import FROM_MASTER, LONGEST_PIECE, TO_MONITOR
 from psched.master.monitor_child import MonitorKeeper
 from psched.master.nonce_file import NonceFile
-from psched.master.reports.health import Limits
-from psched.master.reports.load import Load
+from psched.master.reports.health import Limits, Load
 from psched.master.reports.sd_notify import Notifier
 from psched.master.reports.status import Status
 from psched.master.reports.status_socket import StatusSocket
-from psched.master.respawn import Respawn
 from psched.master.terminal import Terminal
-from psched.master.waking.looks import Looks
-from psched.master.waking.wake_socket import WakeSocket
+from psched.master.waking import Looks, WakeSocket
 from psched.master.worker_child import WorkerChild
-from psched.master.workers import Workers
+from psched.master.workers import Respawn, Workers
 from psched.testing.manual_clock import ManualClock
 from psched.testing.manual_spawner import ManualChild, ManualSpawner
 

@@ -5,7 +5,7 @@ from functools import partial
 from math import inf
 
 from psched.core.store_protocol import Backlog, CountsBacklog
-from psched.master.reports.load import MOST_DUE
+from psched.master.reports.health import MOST_DUE
 from psched.process.message_shapes import LONGEST_TIME
 from psched.worker.context import Context
 from psched.worker.store_gateway import StoreGateway

@@ -13,7 +13,7 @@ import psched
 from psched.app import hint_of
 from psched.base.clock import SystemClock
 from psched.config.urls import wake_code
-from psched.master.waking.wake_socket import WakeSocket
+from psched.master.waking import WakeSocket
 from support.isolated import isolated
 
 FAR = 4_000_000_000

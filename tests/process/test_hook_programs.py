@@ -16,9 +16,8 @@ from psched.base.clock import SystemClock
 from psched.config.monitoring.hooks import CommandHook, MailHook
 from psched.core.alerts.alert import Alert
 from psched.core.history.redaction import Redaction
-from psched.notify.delivery import DeliveryError
 from psched.notify.mail import MailDeliverer
-from psched.notify.notification import Notification
+from psched.notify.notification import DeliveryError, Notification
 from psched.notify.program import CommandDeliverer
 from psched.process import kernel, tree
 from support.isolated import isolated

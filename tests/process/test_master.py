@@ -19,11 +19,9 @@ from psched.master.nonce_file import NonceFile
 from psched.master.reports.sd_notify import Notifier
 from psched.master.reports.status import Status
 from psched.master.reports.status_socket import StatusSocket
-from psched.master.respawn import Respawn
 from psched.master.terminal import Terminal
-from psched.master.waking.looks import Looks
-from psched.master.waking.wake_socket import WakeSocket
-from psched.master.workers import Workers
+from psched.master.waking import Looks, WakeSocket
+from psched.master.workers import Respawn, Workers
 from psched.process import kernel
 from psched.process.child import SystemSpawner
 from psched.process.signals import SIGNALS, SignalInbox

@@ -10,7 +10,7 @@ import pytest
 
 from psched.base.clock import SystemClock
 from psched.master.messages import STATUS
-from psched.master.reports import status_query
+from psched.master.reports import queries
 from psched.master.reports.status_socket import StatusSocket
 from psched.process.link import packed
 from psched.process.message_shapes import Shapes
@@ -47,7 +47,7 @@ def advance(master):
 def answer_of(master, folder):
     """What a person is told who asks."""
     told = []
-    asking = threading.Thread(target=lambda: told.extend(status_query.ask_all([folder])))
+    asking = threading.Thread(target=lambda: told.extend(queries.ask_all([folder])))
     asking.start()
 
     def answered():
@@ -165,8 +165,8 @@ POSED = {
 
 
 def test_who_poses_as_a_master_is_not_waited_for_beside_the_others(master, tmp_path, monkeypatch):
-    monkeypatch.setattr(status_query, "_TIMEOUT", 8.0)
-    monkeypatch.setattr(status_query, "STATUS", Shapes(STATUS.kinds, longest=1 << 20))
+    monkeypatch.setattr(queries, "_TIMEOUT", 8.0)
+    monkeypatch.setattr(queries, "STATUS", Shapes(STATUS.kinds, longest=1 << 20))
     posing = {}
     for number, name in enumerate([*POSED, "silent", "deaf", "endless"], start=1):
         posing[name] = socket.socket(socket.AF_UNIX)

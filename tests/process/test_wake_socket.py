@@ -12,10 +12,9 @@ import pytest
 
 from psched.base.clock import SystemClock
 from psched.config.urls import wake_code
-from psched.master.waking import wake_socket
-from psched.master.waking.hints import HINT, hint_folders, send_hint, socket_name, sockets
-from psched.master.waking.looks import Looks
-from psched.master.waking.wake_socket import WakeSocket
+from psched.master import waking
+from psched.master.hints import HINT, hint_folders, send_hint, socket_name, sockets
+from psched.master.waking import Looks, WakeSocket
 from psched.testing import ManualClock
 from support.odd_files import KINDS, leave
 
@@ -80,7 +79,7 @@ def test_other_datagrams_are_dropped_and_hide_no_hint(master, path, tmp_path, ga
 
 
 def test_one_call_reads_a_limited_number_of_datagrams(master, path, monkeypatch):
-    monkeypatch.setattr(wake_socket, "_MOST_AT_ONCE", 2)
+    monkeypatch.setattr(waking, "_MOST_AT_ONCE", 2)
     for data in b"garbage", b"garbage", HINT:
         send(path, data)
     assert not master.take()

@@ -9,7 +9,7 @@ from psched.core.alerts.alert import Alert
 from psched.core.history.records import Fate, Outcome
 from psched.monitor.hook_caller import HookCaller, context_of
 from psched.notify.notification import Context, Notification, Told
-from psched.notify.templates import render
+from psched.notify.webhook import render
 from psched.testing.store_contract.history.bench import made
 from psched.testing.store_contract.output.bench import printed
 from psched.triggers.zone import find_zone

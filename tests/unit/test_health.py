@@ -8,8 +8,7 @@ from click.testing import CliRunner
 
 from psched.cli.commands import psched
 from psched.master import messages
-from psched.master.reports.health import Facts, Limits, WorkerFacts, facts_in, why_not_ready
-from psched.master.reports.load import Load
+from psched.master.reports.health import Facts, Limits, Load, WorkerFacts, facts_in, why_not_ready
 from psched.testing import MasterDriver
 from support.driven import driven_host
 

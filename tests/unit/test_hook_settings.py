@@ -12,7 +12,7 @@ from psched.core.declare import declare
 from psched.core.definition import parse_row
 from psched.core.history.redaction import Redaction
 from psched.core.model import Row
-from psched.notify.delivery import DeliveryError
+from psched.notify.notification import DeliveryError
 from psched.notify.program import run
 
 CANARY = "c4n4ry"

@@ -14,7 +14,7 @@ from psched.core.history.redaction import Redaction
 from psched.core.output.output import Output
 from psched.core.output.records import OutputRecord
 from psched.master.messages import LONGEST_PIECE, TO_READER
-from psched.master.reports import output_query
+from psched.master.reports import queries
 from psched.master.reports.output_relay import MOST_READERS, MOST_WAITING, OutputRelay
 from psched.master.reports.status_socket import StatusReader
 from psched.output.live import LONGEST_LIVE, MOST_PENDING, LiveReader
@@ -249,7 +249,7 @@ PIECE = packed({"output": 1, "dropped": 0, "waiting": 10**6}, b"x" * 9999)
 @pytest.mark.parametrize("size", [0, 1, len(PIECE)], ids=["nothing more", "bytes", "messages"])
 def test_a_master_that_begins_its_answer_and_hangs_is_given_up(tmp_path, monkeypatch, size):
     monkeypatch.setattr(live_output, "_LONGEST", 0.2)
-    monkeypatch.setattr(output_query, "_SILENCE", 0.1)
+    monkeypatch.setattr(queries, "_SILENCE", 0.1)
     path = tmp_path / "master.1.sock"
 
     def answer(master):
@@ -265,7 +265,7 @@ def test_a_master_that_begins_its_answer_and_hangs_is_given_up(tmp_path, monkeyp
         master.listen()
         answering = Thread(target=answer, args=[master])
         answering.start()
-        with closing(output_query.follow(path, KEY, HANG_TIMEOUT)) as messages:
+        with closing(queries.follow(path, KEY, HANG_TIMEOUT)) as messages:
             live = LiveHere(KEY, next(messages), messages)
             with pytest.raises(TimeoutError, match="does not answer"):
                 live.so_far()
@@ -279,4 +279,4 @@ def test_a_master_that_accepts_nobody_is_given_up(tmp_path):
         master.listen(0)
         other.connect(str(path))
         with pytest.raises(OSError, match="unavailable"):
-            next(output_query.follow(path, KEY, 0.1))
+            next(queries.follow(path, KEY, 0.1))

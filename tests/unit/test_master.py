@@ -8,7 +8,7 @@ from signal import SIGABRT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTTIN, 
 import pytest
 
 from psched.master.generation_spec import CLEANER, SpecError
-from psched.master.reports.load import MOST_DUE, Load
+from psched.master.reports.health import MOST_DUE, Load
 from psched.process.link import Link
 from psched.testing import ManualSpawner, MasterDriver
 

@@ -24,7 +24,7 @@ from psched.core.history import counts as counting
 from psched.master.totals import Host
 from psched.monitor.address import Place, listen, place_of
 from psched.monitor.metrics import HostCollector, text_of
-from psched.monitor.observed import Observed
+from psched.monitor.monitor import Observed
 from psched.monitor.showing import ServesMetrics, WritesMetrics
 from psched.monitor.store_view import Backlog, Seen, StoreView
 from psched.testing import ManualClock

@@ -5,8 +5,7 @@ import logging
 import pytest
 
 from psched.master.messages import FROM_MONITOR
-from psched.monitor.monitor import Monitor
-from psched.monitor.observed import Observed
+from psched.monitor.monitor import Monitor, Observed
 from psched.process.link import Link
 from psched.testing import ManualClock
 

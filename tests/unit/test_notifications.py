@@ -5,9 +5,8 @@ import pytest
 from psched.config.monitoring.hooks import READ_TEMPLATES
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.history.redaction import Redaction
-from psched.notify.delivery import next_wait
-from psched.notify.notification import Digest, Notification
-from psched.notify.templates import render
+from psched.notify.notification import Digest, Notification, next_wait
+from psched.notify.webhook import render
 
 ALERT = Alert(
     key="nightly",

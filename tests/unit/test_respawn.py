@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from psched.master.respawn import Respawn
+from psched.master.workers import Respawn
 
 
 class Middle(random.Random):

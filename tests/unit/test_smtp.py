@@ -10,9 +10,8 @@ from psched.config import from_mapping
 from psched.config.monitoring.hooks import MailHook, problems_here
 from psched.core.alerts.alert import Alert
 from psched.errors import ConfigError
-from psched.notify.delivery import DeliveryError
 from psched.notify.mail import MailDeliverer
-from psched.notify.notification import Context, Digest, Notification
+from psched.notify.notification import Context, DeliveryError, Digest, Notification
 from support.smtp_server import smtp_server
 
 

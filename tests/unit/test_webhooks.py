@@ -9,9 +9,8 @@ import pytest
 from psched.base.clock import SystemClock
 from psched.config import from_mapping
 from psched.core.alerts.alert import Alert
-from psched.notify.delivery import DeliveryError
 from psched.notify.hooks import Deliverers
-from psched.notify.notification import Notification
+from psched.notify.notification import DeliveryError, Notification
 from support.receiver import fixed, in_turn, receiving, status
 
 ROOT = Path(__file__).parents[2]

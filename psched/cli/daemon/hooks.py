@@ -15,9 +15,8 @@ from psched.config import Config
 from psched.config.monitoring.hooks import ON_SETTINGS, Webhook
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.history.redaction import Redaction
-from psched.notify.delivery import DeliveryError
 from psched.notify.hooks import Deliverers
-from psched.notify.notification import CLOSED, RAISED, Notification
+from psched.notify.notification import CLOSED, RAISED, DeliveryError, Notification
 
 
 @click.command()

@@ -19,9 +19,8 @@ from psched.cli.options import ConfigLocation
 from psched.cli.running_here import served_by, serves, shown_progress, table_of
 from psched.config import Config
 from psched.core.history.redaction import Redaction
-from psched.master.reports.health import Limits, facts_in, why_not_ready
-from psched.master.reports.load import load_in
-from psched.master.reports.status_query import ask_all
+from psched.master.reports.health import Limits, facts_in, load_in, why_not_ready
+from psched.master.reports.queries import ask_all
 from psched.master.runtime_folders import socket_folders
 from psched.runner.stop_flags import Progress
 

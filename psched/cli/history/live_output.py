@@ -24,8 +24,7 @@ from psched.config import Config
 from psched.core.output.output import Output
 from psched.core.output.records import OutputRecord, RunningAttempt
 from psched.core.store_protocol import Store
-from psched.master.reports.output_query import follow
-from psched.master.reports.status_query import ask_all
+from psched.master.reports.queries import ask_all, follow
 from psched.master.runtime_folders import socket_folders, sockets
 
 WORKER_ENDED = "worker ended"

@@ -19,7 +19,7 @@ from psched.cli.top.loop import Top
 from psched.cli.top.rendering import Window, render
 from psched.cli.top.screen import Screen
 from psched.cli.top.snapshot import Reader, Snapshot
-from psched.master.reports.status_query import ask_all
+from psched.master.reports.queries import ask_all
 from psched.master.runtime_folders import socket_folders
 from psched.process.signals import end_by
 

@@ -193,7 +193,7 @@ _CLOCK_INTERVAL = 30.0
 """The seconds between two comparisons of this host's clock with the store's clock."""
 
 AskMasters = Callable[[], Iterable[tuple[int, Mapping[str, Any] | OSError]]]
-"""Asks the masters of this host for their status; see `psched.master.reports.status_query`."""
+"""Asks the masters of this host for their status; see `psched.master.reports.queries`."""
 
 
 class _Here(NamedTuple):

@@ -17,7 +17,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.config import Config
-from psched.master.reports.status_query import ask_all
+from psched.master.reports.queries import ask_all
 from psched.master.runtime_folders import socket_folders
 from psched.monitor.address import Place, listen, place_of
 

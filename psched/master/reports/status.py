@@ -9,8 +9,7 @@ from psched.base.clock import Clock
 from psched.base.texts import brief
 from psched.master.kept_socket import CHECK_INTERVAL
 from psched.master.monitor_child import MonitorKeeper
-from psched.master.reports.health import MasterState
-from psched.master.reports.load import Load, LoadLog, total
+from psched.master.reports.health import Load, LoadLog, MasterState, total
 from psched.master.reports.output_relay import OutputRelay
 from psched.master.reports.sd_notify import Notifier, microseconds
 from psched.master.reports.status_socket import StatusSocket

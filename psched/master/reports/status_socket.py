@@ -1,6 +1,6 @@
 """The socket on which a master answers ``psched status`` and ``psched logs -f``.
 
-The clients are in `status_query` and `output_query`. A client whose socket has no address receives
+The clients are in `queries`. A client whose socket has no address receives
 one JSON document, then the end of the stream. A client whose socket has an address asks for the
 output of a running task, and receives messages until the task has ended, see `output_relay`. The
 master learns the address when it accepts the connection, so it knows which client will still send a

@@ -1,4 +1,8 @@
-"""The hints that wake masters, where their sockets are, and how a program sends a hint."""
+"""How a change of the schedules wakes an idle worker of the same host before its next poll.
+
+A program that has made a row due sends a hint, a datagram without any data, to the sockets of the
+masters that serve its table; `psched.master.waking` obeys it.
+"""
 
 import os
 import re
