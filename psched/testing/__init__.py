@@ -43,10 +43,9 @@ cheaply reads the rows whose expectations are judged, `HistoryContract` if it ke
 `TableContract` if clients are allowed to write rows by SQL, and `StatusContract` if any client is
 allowed to set the status of a row.
 
-Reading order of `store_contract`: `bench`, `definitions`, `selections`, `claims`, `leases`,
-`settlements`, `deletion`, `fencing`, `contention`; then the tests of single capabilities:
-`records`, `overrides`, `retention`, `recovery`, `capabilities`, `history`, `output`, `alerts`,
-`operations`, `table`.
+Reading order of `store_contract`: `bench`, `definitions`, `selections`, `leases`, `contention`;
+then the tests of single capabilities: `records`, `recovery`, `capabilities`, `history`, `output`,
+`alerts`, `holds`, `pauses`, `overview`, `announcing`.
 """
 
 from importlib import import_module
@@ -60,75 +59,62 @@ if TYPE_CHECKING:
     from psched.testing.manual_spawner import ManualChild, ManualSpawner
     from psched.testing.master_driver import MasterDriver
     from psched.testing.store_contract.alerts import AlertsContract
+    from psched.testing.store_contract.announcing import AnnouncesContract
     from psched.testing.store_contract.bench import BackendFactory
     from psched.testing.store_contract.capabilities import (
         BacklogContract,
         ReplaceManyContract,
+        StatusContract,
+        TableContract,
         TransactionContract,
     )
-    from psched.testing.store_contract.deletion import Marks
-    from psched.testing.store_contract.history import HistoryContract
-    from psched.testing.store_contract.history.last_runs import LastRunsContract
-    from psched.testing.store_contract.operations.announcing import AnnouncesContract
-    from psched.testing.store_contract.operations.holds import HoldsContract
-    from psched.testing.store_contract.operations.overview import (
+    from psched.testing.store_contract.definitions import Marks
+    from psched.testing.store_contract.history import (
+        HistoryContract,
+        LastRunsContract,
+        ReplaceAndRecordContract,
+    )
+    from psched.testing.store_contract.holds import HoldsContract
+    from psched.testing.store_contract.output import OutputContract
+    from psched.testing.store_contract.overview import (
         OverviewContract,
         RunSummaryContract,
+        WatchingContract,
     )
-    from psched.testing.store_contract.operations.pauses import PausesContract
-    from psched.testing.store_contract.operations.replacing import ReplaceAndRecordContract
-    from psched.testing.store_contract.operations.watching import WatchingContract
-    from psched.testing.store_contract.output import OutputContract
-    from psched.testing.store_contract.overrides import ExactKeys, Overrides
-    from psched.testing.store_contract.records import Records
-    from psched.testing.store_contract.recovery import Recovery
-    from psched.testing.store_contract.retention import Retention
+    from psched.testing.store_contract.pauses import PausesContract
+    from psched.testing.store_contract.records import ExactKeys, Overrides, Records
+    from psched.testing.store_contract.recovery import Recovery, Retention
     from psched.testing.store_contract.selections import SelectionsByRecord
-    from psched.testing.store_contract.table import StatusContract, TableContract
     from psched.testing.virtual_schedules import Schedules
     from psched.testing.worker_driver import ManualDeadMan, ManualInbox, WorkerDriver
 
-_MODULES = {
-    "AlertsContract": "psched.testing.store_contract.alerts",
-    "AnnouncesContract": "psched.testing.store_contract.operations.announcing",
-    "BackendContract": "psched.testing.backend_contract",
-    "BackendFactory": "psched.testing.store_contract.bench",
-    "BacklogContract": "psched.testing.store_contract.capabilities",
-    "CoreContract": "psched.testing.backend_contract",
-    "ExactKeys": "psched.testing.store_contract.overrides",
-    "HandlerRun": "psched.testing.handler_runs",
-    "HistoryContract": "psched.testing.store_contract.history",
-    "HoldsContract": "psched.testing.store_contract.operations.holds",
-    "LastRunsContract": "psched.testing.store_contract.history.last_runs",
-    "ManualChild": "psched.testing.manual_spawner",
-    "ManualClock": "psched.testing.manual_clock",
-    "ManualDeadMan": "psched.testing.worker_driver",
-    "ManualInbox": "psched.testing.worker_driver",
-    "ManualRunner": "psched.testing.manual_runner_pool",
-    "ManualRunnerPool": "psched.testing.manual_runner_pool",
-    "ManualSpawner": "psched.testing.manual_spawner",
-    "Marks": "psched.testing.store_contract.deletion",
-    "MasterDriver": "psched.testing.master_driver",
-    "OutputContract": "psched.testing.store_contract.output",
-    "Overrides": "psched.testing.store_contract.overrides",
-    "OverviewContract": "psched.testing.store_contract.operations.overview",
-    "PausesContract": "psched.testing.store_contract.operations.pauses",
-    "Records": "psched.testing.store_contract.records",
-    "Recovery": "psched.testing.store_contract.recovery",
-    "ReplaceAndRecordContract": "psched.testing.store_contract.operations.replacing",
-    "ReplaceManyContract": "psched.testing.store_contract.capabilities",
-    "Retention": "psched.testing.store_contract.retention",
-    "RunSummaryContract": "psched.testing.store_contract.operations.overview",
-    "Schedules": "psched.testing.virtual_schedules",
-    "SelectionsByRecord": "psched.testing.store_contract.selections",
-    "StatusContract": "psched.testing.store_contract.table",
-    "TableContract": "psched.testing.store_contract.table",
-    "TransactionContract": "psched.testing.store_contract.capabilities",
-    "WatchingContract": "psched.testing.store_contract.operations.watching",
-    "WorkerDriver": "psched.testing.worker_driver",
-    "run": "psched.testing.handler_runs",
+_NAMES = {
+    "backend_contract": "BackendContract CoreContract",
+    "handler_runs": "HandlerRun run",
+    "manual_clock": "ManualClock",
+    "manual_runner_pool": "ManualRunner ManualRunnerPool",
+    "manual_spawner": "ManualChild ManualSpawner",
+    "master_driver": "MasterDriver",
+    "store_contract.alerts": "AlertsContract",
+    "store_contract.announcing": "AnnouncesContract",
+    "store_contract.bench": "BackendFactory",
+    "store_contract.capabilities": "BacklogContract ReplaceManyContract StatusContract"
+    " TableContract TransactionContract",
+    "store_contract.definitions": "Marks",
+    "store_contract.history": "HistoryContract LastRunsContract ReplaceAndRecordContract",
+    "store_contract.holds": "HoldsContract",
+    "store_contract.output": "OutputContract",
+    "store_contract.overview": "OverviewContract RunSummaryContract WatchingContract",
+    "store_contract.pauses": "PausesContract",
+    "store_contract.records": "ExactKeys Overrides Records",
+    "store_contract.recovery": "Recovery Retention",
+    "store_contract.selections": "SelectionsByRecord",
+    "virtual_schedules": "Schedules",
+    "worker_driver": "ManualDeadMan ManualInbox WorkerDriver",
 }
-"""For each public name: the module that defines it."""
+"""The public names that each module defines."""
+
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "AlertsContract",
@@ -177,6 +163,6 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  # PEP 562
     # of stores, nor a worker.
     if name not in _MODULES:
         raise AttributeError(f"module 'psched.testing' has no attribute {name!r}")
-    value = getattr(import_module(_MODULES[name]), name)
+    value = getattr(import_module(f"psched.testing.{_MODULES[name]}"), name)
     globals()[name] = value
     return value

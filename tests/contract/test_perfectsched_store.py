@@ -14,7 +14,7 @@ from psched.testing import (
     RunSummaryContract,
 )
 from psched.testing.store_contract.bench import leased
-from psched.testing.store_contract.history.bench import ending_with, recorded, runs
+from psched.testing.store_contract.history import ending_with, recorded, runs
 from support.compat import compat_factory
 from support.stores import Sql
 

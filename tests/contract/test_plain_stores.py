@@ -29,7 +29,7 @@ from psched.testing import (
     WatchingContract,
 )
 from psched.testing.store_contract.bench import LEASE, claim, ending, leased
-from psched.testing.store_contract.history.bench import claimed, ending_with, recorded
+from psched.testing.store_contract.history import claimed, ending_with, recorded
 from support.stores import SOME, takes_some_types
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/filestore.py"

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from psched.core.alerts.alert import Alert, Rule
-from psched.testing.store_contract.operations.announcing import listening
+from psched.testing.store_contract.announcing import listening
 from support.code_blocks import OF_SERVERS, ROOT, blocks_of, server_sql, sql_blocks
 from support.programs import lines, run_work, with_work
 from support.servers.postgresql import ACCESS

@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy
 
 from psched.base.clock import SystemClock
-from psched.testing.store_contract.operations.announcing import announce, listening
+from psched.testing.store_contract.announcing import announce, listening
 from support.processes import kill
 from support.rare_polls import poll_rarely
 from support.stores import Sql, store_factory

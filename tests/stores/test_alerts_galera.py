@@ -9,7 +9,7 @@ from threading import Barrier
 import pytest
 
 from psched.base.errors import TransientStoreError, UnknownOutcomeError
-from psched.testing.store_contract.alerts.bench import alert, identities, stored, taken
+from psched.testing.store_contract.alerts import alert, identities, stored, taken
 from support.stores import store_factory
 from support.waiting import HANG_TIMEOUT, wait_until
 

@@ -7,7 +7,7 @@ import pytest
 
 from psched.core.alerts.protocol import AlertSelection
 from psched.stores.sql.alerts.statements import closing, identity_of, inserted, noted
-from psched.testing.store_contract.alerts.bench import alert
+from psched.testing.store_contract.alerts import alert
 from support.big_tables import KINDS, Cost, big_store, fill, joined, number
 
 KEYS = 50

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
-from psched.testing.store_contract.alerts.bench import (
+from psched.testing.store_contract.alerts import (
     LEASE,
     SINCE,
     alert,

@@ -5,7 +5,7 @@ import pytest
 from psched.base.errors import SchemaError, StoreError
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Settled
-from psched.testing.store_contract.alerts.bench import alert, one_raised, stored
+from psched.testing.store_contract.alerts import alert, one_raised, stored
 
 CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
 

@@ -14,7 +14,7 @@ from psched.core.model import Row
 from psched.core.operations.announcing import Announces
 from psched.stores.redis import connector as redis_connector
 from psched.stores.sql.dialects import postgresql as postgresql_dialect
-from psched.testing.store_contract.operations.announcing import announce, listening
+from psched.testing.store_contract.announcing import announce, listening
 from support.stores import Sql, make_store, store_factory
 
 postgresql = pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from psched.core.history.records import Fate, Outcome
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.stores.sql import raw_execute
-from psched.testing.store_contract.history.bench import recorded
+from psched.testing.store_contract.history import recorded
 from support.processes import kill
 from support.proxy import LOOPBACK, Fault, Proxy
 from support.run_log import exactly_once, in_order, never_two_at_once

@@ -13,7 +13,7 @@ from psched.core.alerts.watching import active_rows
 from psched.core.history.records import Fate
 from psched.testing import ManualClock
 from psched.testing.store_contract.bench import LATER, LONG_AGO, claim, claim_all, due
-from psched.testing.store_contract.history.bench import ending_with, made
+from psched.testing.store_contract.history import ending_with, made
 from support.stores import store_factory
 from support.waiting import wait_until
 

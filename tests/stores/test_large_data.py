@@ -13,7 +13,7 @@ from psched.core.columns import decode, parse_payload
 from psched.core.model import QUARANTINED, Quarantine, Row
 from psched.core.policy import Run, after_claim, after_run
 from psched.stores.sql.store import SqlStore
-from psched.testing.store_contract.history.bench import made, runs
+from psched.testing.store_contract.history import made, runs
 from support.stores import store_factory
 
 MIB = 2**20

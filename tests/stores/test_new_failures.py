@@ -4,7 +4,7 @@ import pytest
 
 from psched.core.history.records import Outcome
 from psched.stores.sql.history.statements import run_values
-from psched.testing.store_contract.history.bench import made
+from psched.testing.store_contract.history import made
 
 LATER = 900
 """The records that are written while the transaction is open."""

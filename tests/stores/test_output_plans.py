@@ -8,7 +8,7 @@ import pytest
 from psched.core.output.protocol import OutputSelection
 from psched.core.output.records import RunningAttempt
 from psched.stores.sql.output.statements import stored
-from psched.testing.store_contract.output.bench import printed
+from psched.testing.store_contract.output import printed
 from support.big_tables import KINDS, Cost, big_store, fill, joined, number
 
 KEYS = 50

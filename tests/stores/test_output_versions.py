@@ -7,7 +7,7 @@ from psched.core.model import Row, Settlement
 from psched.core.output.protocol import OutputSelection
 from psched.core.output.records import RunningAttempt
 from psched.core.store_protocol import Settled
-from psched.testing.store_contract.output.bench import kept, printed
+from psched.testing.store_contract.output import kept, printed
 
 CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
 

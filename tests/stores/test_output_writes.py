@@ -6,7 +6,7 @@ from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
 from psched.core.output.records import RunningAttempt
 from psched.stores.sql import raw_execute
 from psched.stores.sql.errors import InvalidValueError
-from psched.testing.store_contract.output.bench import kept, noise, printed
+from psched.testing.store_contract.output import kept, noise, printed
 from support.proxy import Fault, Proxy
 from support.servers import LOOPBACK
 from support.stores import store_factory

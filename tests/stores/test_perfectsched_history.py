@@ -7,7 +7,7 @@ from psched.base.errors import SchemaError, UnknownOutcomeError
 from psched.core.history.protocol import KeepsHistory
 from psched.core.store_protocol import Settled
 from psched.testing.store_contract.bench import LATER, LONG_AGO, found, leased
-from psched.testing.store_contract.history.bench import claimed, ending_with, made, recorded, runs
+from psched.testing.store_contract.history import claimed, ending_with, made, recorded, runs
 from support.compat import compat_factory
 from support.proxy import LOOPBACK, Fault, Proxy
 from support.stores import LONG, Sql

@@ -6,7 +6,7 @@ from dataclasses import replace as changed
 import pytest
 
 from psched.base.errors import StoreError, StoreUnavailableError
-from psched.testing.store_contract.alerts.bench import (
+from psched.testing.store_contract.alerts import (
     LATER,
     SINCE,
     alert,

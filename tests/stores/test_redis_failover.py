@@ -24,7 +24,7 @@ from psched.core.model import Finish, Row, Settlement
 from psched.core.settling import Ending, Settler
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.stores.redis.sentinels import ASKED_AGAIN
-from psched.testing.store_contract.history.bench import recorded
+from psched.testing.store_contract.history import recorded
 from support.proxy import Proxy
 from support.servers import LOOPBACK, Redis
 from support.servers.redis import SERVICE

@@ -14,7 +14,7 @@ from psched.core.history.records import AuditRecord, Fate, WorkerRecord
 from psched.core.model import Row
 from psched.core.store_protocol import Settled
 from psched.stores.redis import history_store
-from psched.testing.store_contract.history.bench import ENDED, ending_with, made, recorded
+from psched.testing.store_contract.history import ENDED, ending_with, made, recorded
 from support.stores import make_store, store_factory
 from support.waiting import wait_until
 

@@ -10,8 +10,8 @@ from psched.core.model import Row
 from psched.core.output.protocol import OutputSelection
 from psched.core.output.records import RunningAttempt
 from psched.core.store_protocol import Settled
-from psched.testing.store_contract.history.bench import ending_with, recorded
-from psched.testing.store_contract.output.bench import ENDED, SIZE, kept, noise, printed
+from psched.testing.store_contract.history import ending_with, recorded
+from psched.testing.store_contract.output import ENDED, SIZE, kept, noise, printed
 from support.stores import store_factory
 from support.waiting import wait_until
 

@@ -15,7 +15,7 @@ from psched.core.history.records import Fate
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.stores.redis import scripts
-from psched.testing.store_contract.history.bench import made
+from psched.testing.store_contract.history import made
 from support.proxy import Fault
 from support.stores import store_factory
 

@@ -14,7 +14,7 @@ from psched.core.model import Row, Settlement
 from psched.core.selection import Selection
 from psched.core.store_protocol import Settled
 from psched.stores.sql.schema import VERSION
-from psched.testing.store_contract.alerts.bench import one_closed
+from psched.testing.store_contract.alerts import one_closed
 from support.stores import Sql, make_store, store_factory
 from support.waiting import HANG_TIMEOUT, wait_until
 

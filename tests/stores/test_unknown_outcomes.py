@@ -23,7 +23,7 @@ from psched.core.history.records import Fate
 from psched.core.model import DELETING, Finish, Row, Settlement
 from psched.core.settling import Ending
 from psched.core.store_protocol import ClaimUnknownError, Settled
-from psched.testing.store_contract.history.bench import made
+from psched.testing.store_contract.history import made
 from support.proxy import Fault
 from support.settling import settle
 from support.stores import LONG, store_factory

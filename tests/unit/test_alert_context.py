@@ -10,8 +10,8 @@ from psched.core.history.records import Fate, Outcome
 from psched.monitor.hook_caller import HookCaller, context_of
 from psched.notify.notification import Context, Notification, Told
 from psched.notify.webhook import render
-from psched.testing.store_contract.history.bench import made
-from psched.testing.store_contract.output.bench import printed
+from psched.testing.store_contract.history import made
+from psched.testing.store_contract.output import printed
 from psched.triggers.zone import find_zone
 from support.driven import START, driven_host
 

@@ -12,7 +12,7 @@ from psched.core.alerts.judge import PASS_INTERVAL, SWEEP_INTERVAL, Judge
 from psched.core.alerts.protocol import AlertSelection
 from psched.core.history.records import Fate, Outcome
 from psched.core.operations.pauses import PauseRule
-from psched.testing.store_contract.history.bench import made
+from psched.testing.store_contract.history import made
 from support.driven import START, driven_host
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
