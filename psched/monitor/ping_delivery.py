@@ -10,13 +10,12 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Protocol
 
 from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
 from psched.base.texts import counted
 from psched.monitor.pinging import Ping
-from psched.notify.http_client import Answer, HttpError
+from psched.notify.http_client import Answer, HttpClient, HttpError
 
 _log = logging.getLogger("psched.monitor")
 
@@ -52,20 +51,10 @@ _MEANINGS: Mapping[int, str] = {
 }
 
 
-class Client(Protocol):
-    """Sends requests: `psched.notify.http_client.HttpClient`."""
-
-    def send(
-        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes, seconds: float
-    ) -> Answer:
-        """Send a request, and return the answer; raise `HttpError` if there is none to use."""
-        ...
-
-
 class PingDelivery:
     """Delivers pings, tried again after ``waits`` seconds. The methods are called by one thread."""
 
-    def __init__(self, client: Client, clock: Clock, waits: Sequence[float] = WAITS) -> None:
+    def __init__(self, client: HttpClient, clock: Clock, waits: Sequence[float] = WAITS) -> None:
         self._client = client
         self._clock = clock
         self._waits = waits
@@ -113,7 +102,7 @@ class _Lane:
     """The pings that one thread sends, one after the other."""
 
     def __init__(
-        self, client: Client, clock: Clock, waits: Sequence[float], faults: _Faults
+        self, client: HttpClient, clock: Clock, waits: Sequence[float], faults: _Faults
     ) -> None:
         self._client = client
         self._clock = clock

@@ -1,6 +1,6 @@
 """The hooks of a configuration, ready to deliver."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -63,39 +63,21 @@ class TaskDeliverer:
         return f"psched-hook.{self._name}.{notification.id}"
 
 
-class Deliverers(Mapping[str, Deliverer]):
-    """Delivers notifications by the hooks of a configuration, by their names."""
+def deliverers(
+    settings: Config,
+    open_schedules: Callable[[], AbstractContextManager[ScheduleCollection]],
+    clock: Clock,
+) -> Mapping[str, Deliverer]:
+    """What delivers notifications by the hooks of a configuration, by their names."""
+    http = HttpClient(allowed=settings.allow_private_addresses, clock=clock)
 
-    def __init__(
-        self,
-        settings: Config,
-        open_schedules: Callable[[], AbstractContextManager[ScheduleCollection]],
-        clock: Clock,
-    ) -> None:
-        http = HttpClient(allowed=settings.allow_private_addresses, clock=clock)
+    def made(name: str, hook: Hook) -> Deliverer:
+        if isinstance(hook, CommandHook):
+            return CommandDeliverer(hook)
+        if isinstance(hook, MailHook):
+            return MailDeliverer(hook, clock)
+        if isinstance(hook, TaskHook):
+            return TaskDeliverer(name, hook, open_schedules)
+        return WebhookDeliverer(hook, http, clock)
 
-        def made(name: str, hook: Hook) -> Deliverer:
-            if isinstance(hook, CommandHook):
-                return CommandDeliverer(hook)
-            if isinstance(hook, MailHook):
-                return MailDeliverer(hook, clock)
-            if isinstance(hook, TaskHook):
-                return TaskDeliverer(name, hook, open_schedules)
-            return WebhookDeliverer(hook, http, clock)
-
-        self._made = {name: made(name, hook) for name, hook in settings.hooks.items()}
-
-    def __getitem__(self, name: str) -> Deliverer:
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._made)
-
-    def __len__(self) -> int:
-        return len(self._made)
-
-    def named(self, name: str) -> Deliverer:
-        """The deliverer of a hook."""
-        if name not in self._made:
-            raise DeliveryError(f"hooks does not define {name} on this host", retry=True)
-        return self._made[name]
+    return {name: made(name, hook) for name, hook in settings.hooks.items()}

@@ -14,13 +14,11 @@ from psched.core.alerts.protocol import KeepsAlerts
 from psched.core.alerts.raising import hooks_of
 from psched.core.history.protocol import FindsLastRuns, FollowsFailures, KeepsHistory
 from psched.master.totals import Host
-from psched.monitor.alarms import AlarmLoop, Alarms, Source, pause_of
-from psched.monitor.delivering import Deliveries
-from psched.monitor.hook_caller import HookCaller, context_of, hooks_without_store
+from psched.monitor.alarms import AlarmLoop, Alarms, Outage, Source, pause_of
+from psched.monitor.delivering import Deliveries, HookCaller, context_of, hooks_without_store
 from psched.monitor.host_alerts import HostAlerts
 from psched.monitor.monitor import Observed
-from psched.monitor.outage import Outage
-from psched.notify.hooks import Deliverers
+from psched.notify.hooks import deliverers
 
 
 def alarms(settings: Config, observed: Observed) -> Alarms:
@@ -36,7 +34,7 @@ def _alarm_loop(settings: Config, observed: Observed, wake: threading.Event) -> 
         return None
     host = visible(socket.gethostname())
     deliverer = HookCaller(
-        Deliverers(settings, partial(open_in_worker, settings), CLOCK), settings, host
+        deliverers(settings, partial(open_in_worker, settings), CLOCK), settings, host
     )
     deliveries = Deliveries(
         store,

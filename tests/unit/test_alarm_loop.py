@@ -13,9 +13,8 @@ from psched.config import from_mapping
 from psched.core.alerts.alert import Alert
 from psched.core.alerts.protocol import AlertSelection
 from psched.core.alerts.raising import Judged
-from psched.monitor.alarms import AlarmLoop, Alarms, pause_of
+from psched.monitor.alarms import PATIENCE, AlarmLoop, Alarms, Outage, pause_of
 from psched.monitor.delivering import Deliveries
-from psched.monitor.outage import PATIENCE, Outage
 from psched.testing import ManualClock
 from support.proxy import Proxy
 from support.tables import fill_sqlite

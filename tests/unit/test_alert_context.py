@@ -7,7 +7,7 @@ import pytest
 from psched.config import from_mapping
 from psched.core.alerts.alert import Alert
 from psched.core.history.records import Fate, Outcome
-from psched.monitor.hook_caller import HookCaller, context_of
+from psched.monitor.delivering import HookCaller, context_of
 from psched.notify.notification import Context, Notification, Told
 from psched.notify.webhook import render
 from psched.testing.store_contract.history import made

@@ -10,8 +10,8 @@ from psched.base.clock import SystemClock
 from psched.config import from_mapping
 from psched.core.alerts.alert import Alert, Delivery
 from psched.errors import StoreUnavailableError
+from psched.monitor.alarms import PATIENCE, Outage
 from psched.monitor.delivering import MOST_TOLD, Deliveries, due_deliveries, next_try
-from psched.monitor.outage import PATIENCE, Outage
 from psched.notify.notification import DeliveryError
 from psched.testing import ManualClock
 from support.waiting import HANG_TIMEOUT, wait_until

@@ -15,7 +15,7 @@ from psched.config import Config
 from psched.config.monitoring.hooks import ON_SETTINGS, Webhook
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.history.redaction import Redaction
-from psched.notify.hooks import Deliverers
+from psched.notify.hooks import deliverers
 from psched.notify.notification import CLOSED, RAISED, DeliveryError, Notification
 
 
@@ -64,7 +64,7 @@ def _test(settings: Config, name: str) -> None:
     if hook is None:
         there_are = f"there are {', '.join(settings.hooks)}" if settings.hooks else "it is empty"
         raise ConfigError(f"hooks: does not define {name}; {there_are}")
-    deliverer = Deliverers(settings, partial(open_schedules, settings), CLOCK).named(name)
+    deliverer = deliverers(settings, partial(open_schedules, settings), CLOCK)[name]
     now = int(CLOCK.wall() * 1000)
     text = f"This is a test of the hook {name}. Nothing is wrong."
     # An incident at PagerDuty would otherwise stay open.
