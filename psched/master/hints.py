@@ -31,10 +31,7 @@ def socket_name(pid: int, code: str) -> str:
 
 
 def sockets(folder: Path) -> Iterator[tuple[int, str, Path]]:
-    """Yield the pid, the code and the path of each such socket in a folder.
-
-    The master might be dead.
-    """
+    """Yield the pid, the code and the path of each such socket; the master might be dead."""
     with os.scandir(folder) as entries:
         for entry in islice(entries, _MOST):
             if match := _NAME.fullmatch(entry.name):

@@ -44,10 +44,7 @@ class KeptSocket:
         name: str,
         sockets: Callable[[Path], Iterable[tuple[int, Path]]],
     ) -> str:
-        """Create the socket in the first folder that can be written to.
-
-        Sockets of masters that were killed are removed from the folders that are tried.
-        """
+        """Create the socket in the first folder that allows it; remove those of killed masters."""
         problems = []
         for folder in folders:
             try:

@@ -95,11 +95,7 @@ def _is_named(pid: int, *names: bytes) -> bool:
 
 
 def kill(timeout: float = _KILL_TIMEOUT) -> None:
-    """KILL the orphans that tasks of dead masters have left, and all descendants of the orphans.
-
-    Return when all these processes have ended. If some are still alive after ``timeout`` seconds,
-    log them and return.
-    """
+    """KILL orphans of dead masters and their descendants; log those alive after ``timeout`` s."""
     with suppress(OSError):  # if /proc cannot be read, kill nothing
         above = _above()
         until = time.monotonic() + timeout
@@ -154,10 +150,7 @@ def _is_stray(pid: int, above: frozenset[int]) -> bool:
 
 
 def _above() -> frozenset[int]:
-    """The pids of the processes that can be the parent of an orphan.
-
-    They are this process, all its ancestors and process 1.
-    """
+    """The pids of possible parents of an orphan: this process, its ancestors and process 1."""
     above = {1}
     pid: int | None = os.getpid()
     while pid:
@@ -167,8 +160,5 @@ def _above() -> frozenset[int]:
 
 
 def _namespace() -> int:
-    """The inode number of this process's pid namespace.
-
-    It is a part of the mark, because a pid identifies a process only within one pid namespace.
-    """
+    """The inode number of the pid namespace, in which alone a pid identifies a process."""
     return Path("/proc/self/ns/pid").stat().st_ino

@@ -312,11 +312,7 @@ class Master:
     # --- generations -----------------------------------------------------------------
 
     def _restart(self) -> None:
-        """Start the next generation's canary if a restart was requested and can begin now.
-
-        It cannot begin while a canary is starting, while the pause after a failed start lasts, or
-        while `_MOST_DRAINING` generations drain.
-        """
+        """Start the next canary if a restart was requested, and no start or drain is in its way."""
         now = self._clock.monotonic()
         if not self._restart_wanted or self._canary or not self._respawn.allowed(0, now):
             return

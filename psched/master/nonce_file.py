@@ -81,10 +81,7 @@ class NonceFile:
         self._write()
 
     def keep(self) -> None:
-        """Write the file again if a task has removed or replaced it, or if it could not be written.
-
-        This looks at the file at most once in `CHECK_INTERVAL` seconds.
-        """
+        """Write the file again if a task has removed it, or it could not be written."""
         now = self._clock.monotonic()
         if self._folder is None or now < self._next_check:
             return

@@ -35,10 +35,7 @@ def volatile_folders(environ: Mapping[str, str]) -> list[Path]:
 
 
 def usable_folder(environ: Mapping[str, str]) -> Path | None:
-    """The first of the `volatile_folders` that this master can write to; None if there is none.
-
-    The folder is created if it does not exist.
-    """
+    """The first of the `volatile_folders` that can be used, made if it is missing; or None."""
     return next(filter(_is_usable, volatile_folders(environ)), None)
 
 
@@ -56,10 +53,7 @@ def socket_name(pid: int) -> str:
 
 
 def sockets(folder: Path) -> list[tuple[int, Path]]:
-    """The sockets of masters in a folder: the pid of each master and the path of its socket.
-
-    The pid is read from the socket's name. The master might be dead.
-    """
+    """The pid in the name, and the path, of each master's socket; the master might be dead."""
     found = map(_SOCKET.fullmatch, os.listdir(folder))
     return sorted((int(match[1]), folder / match[0]) for match in found if match)
 

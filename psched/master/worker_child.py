@@ -238,29 +238,19 @@ class WorkerChild(Child):
 
     @property
     def limit(self) -> float:
-        """The most seconds between two messages of a ready worker.
-
-        For a worker that is not ready, the most seconds from its fork until it must be ready.
-        """
+        """The most seconds between two messages of a ready worker, or until it must be ready."""
         return self.spec.heartbeat_limit if self.ready else self.spec.start_timeout
 
     @property
     def expected(self) -> float:
-        """The latest time at which a ready worker must send its next message.
-
-        For a worker that is not ready, the latest time at which it must be ready. Both are in
-        seconds of the monotonic clock.
-        """
+        """When, by the monotonic clock, its next message must be here, or it must be ready."""
         return (self.heard if self.ready else self.started) + self.limit
 
     # --- after the exit of the worker -------------------------------------------------
 
     @property
     def failed(self) -> bool:
-        """Whether the worker has exited with another status than `DRAINED`, or too early.
-
-        It has exited too early if it was neither ready nor told to exit.
-        """
+        """Whether it has exited with another status than `DRAINED`, or untold while it started."""
         if self.exit is None:
             return False
         return self.exit.status != DRAINED or not (self.ready or self.draining)
@@ -272,10 +262,7 @@ class WorkerChild(Child):
 
     @property
     def why_not_started(self) -> tuple[str, int | None]:
-        """Why the exited worker's generation could not be started, and the exit status it means.
-
-        The status is None if another try can succeed.
-        """
+        """Why its generation has not started, and the exit status; None if a try can succeed."""
         status = None if self.exit is None else self.exit.status
         meaning = None if status is None else FATAL.get(status)
         why = f"its first worker {self.exit}" + (f": {meaning}" if meaning else "")

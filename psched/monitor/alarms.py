@@ -201,10 +201,7 @@ class _Timed:
 
 
 class AlarmLoop:
-    """One look after the other at the store.
-
-    A fault of one source stops neither the others nor the deliveries.
-    """
+    """One look after the other; a fault of a source stops neither the others nor the deliveries."""
 
     def __init__(
         self,

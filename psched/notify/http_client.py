@@ -68,10 +68,7 @@ class Answer:
 
     @property
     def retry(self) -> bool:
-        """Whether the same request, which has failed, may succeed later.
-
-        That is: the server has failed, it is too busy, or it asks for patience.
-        """
+        """Whether it may succeed later: the server has failed, is busy, or asks for patience."""
         return self.status not in range(400, 500) or self.status in {408, 425, 429}
 
     @property

@@ -216,10 +216,7 @@ class Delivery:
         *,
         is_copy: bool = False,
     ) -> None:
-        """Finish the import of schedules whose keys do not depend on their commands; see `finish`.
-
-        The keys begin with ``source``, the name of the host or cluster.
-        """
+        """`finish` the import of schedules whose keys do not depend on their commands."""
         origin = Source(source=source)
         stored, known = self.known(document.label or "", settings)
         own = [each for each in known if each.label == document.label and origin.is_own(each)]

@@ -176,10 +176,7 @@ class Source:
         ]
 
     def ways_out(self, found: Iterable[Known]) -> Iterator[str]:
-        """Yield a text for each label of schedules that run the same commands.
-
-        The text says what the user can do about them.
-        """
+        """Yield what to do about schedules that run the same commands, a text for each label."""
         by_label = defaultdict[tuple[str | None, str | None], list[Known]](list)
         for each in found:
             by_label[each.label, each.source].append(each)

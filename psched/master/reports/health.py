@@ -53,20 +53,14 @@ class Load(NamedTuple):
 
 
 def load_in(fields: Mapping[str, Any]) -> Load | None:
-    """The load among the fields of a message or document; None if its sender does not report it.
-
-    Older versions of psched do not report it.
-    """
+    """The load among the fields of a message or document; None if an older version has sent it."""
     if not all(name in fields for name in Load._fields):
         return None
     return Load(*(fields[name] for name in Load._fields))
 
 
 def total(loads: Iterable[Load]) -> Load:
-    """Return the load of several workers together.
-
-    The slots are added up. The rows that wait are not, because all workers see the same rows.
-    """
+    """The load of several workers: their slots together, but the same rows wait for all."""
     found = [Load(), *loads]
     return Load(
         slots=sum(load.slots for load in found),

@@ -44,10 +44,7 @@ def ask_all(
 
 
 class _Query:
-    """A connection to a master, with the part of the answer that has arrived.
-
-    A process might impersonate a master, so the answer is checked.
-    """
+    """A connection to a master, and its answer; it is checked, as any process could send it."""
 
     def __init__(self, path: Path) -> None:
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -96,10 +93,7 @@ class _Query:
 
 
 def _receive(queries: list[_Query], timeout: float) -> None:
-    """Receive the answers until all are complete or ``timeout`` seconds have passed.
-
-    Each query whose answer is not complete by then receives a ``failure``.
-    """
+    """Receive the answers; a query without one after so many seconds gets a ``failure``."""
     until = time.monotonic() + timeout
     poller = select.poll()
     waiting = {query.fileno(): query for query in queries}

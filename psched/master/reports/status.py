@@ -198,10 +198,7 @@ class Status:
         return wakes
 
     def _change(self, state: MasterState, now: float) -> dict[str, object]:
-        """Note the state; return the fields that announce its change to the service manager.
-
-        The fields are empty if the state has not changed, or if no field exists for the change.
-        """
+        """Note the state; return the fields that announce its change to systemd, if any."""
         before, self._state = self._state, state
         if state is before:
             return {}
@@ -269,10 +266,7 @@ def _load_of(workers: Workers) -> Load:
 
 
 def _losses(worker: WorkerChild) -> Mapping[str, int]:
-    """How many records of the run history, and how many attempts' output, it could not write.
-
-    A number is left out if it is 0.
-    """
+    """How many records, and outputs of attempts, it could not write, unless the number is 0."""
     lost = {name: worker.report.get(name, 0) for name in ("lost_records", "lost_outputs")}
     return {name: number for name, number in lost.items() if number}
 

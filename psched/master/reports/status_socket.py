@@ -120,10 +120,7 @@ class StatusReader:
             self.close()
 
     def _receive(self) -> None:
-        """Receive a request for output; disconnect a client that sends anything else, or hangs up.
-
-        It would otherwise wake the master again and again.
-        """
+        """Receive a request; disconnect others, which could wake the master again and again."""
         messages = self._link.receive()
         valid = not messages or (self.streams and not self._has_asked and len(messages) == 1)
         if self._link.closed or self._link.halfway or not valid:
