@@ -55,9 +55,7 @@ if TYPE_CHECKING:
     from psched.testing.backend_contract import BackendContract, CoreContract
     from psched.testing.handler_runs import HandlerRun, run
     from psched.testing.manual_clock import ManualClock
-    from psched.testing.manual_runner_pool import ManualRunner, ManualRunnerPool
-    from psched.testing.manual_spawner import ManualChild, ManualSpawner
-    from psched.testing.master_driver import MasterDriver
+    from psched.testing.master_driver import ManualChild, ManualSpawner, MasterDriver
     from psched.testing.store_contract.alerts import AlertsContract
     from psched.testing.store_contract.announcing import AnnouncesContract
     from psched.testing.store_contract.bench import BackendFactory
@@ -86,15 +84,19 @@ if TYPE_CHECKING:
     from psched.testing.store_contract.recovery import Recovery, Retention
     from psched.testing.store_contract.selections import SelectionsByRecord
     from psched.testing.virtual_schedules import Schedules
-    from psched.testing.worker_driver import ManualDeadMan, ManualInbox, WorkerDriver
+    from psched.testing.worker_driver import (
+        ManualDeadMan,
+        ManualInbox,
+        ManualRunner,
+        ManualRunnerPool,
+        WorkerDriver,
+    )
 
 _NAMES = {
     "backend_contract": "BackendContract CoreContract",
     "handler_runs": "HandlerRun run",
     "manual_clock": "ManualClock",
-    "manual_runner_pool": "ManualRunner ManualRunnerPool",
-    "manual_spawner": "ManualChild ManualSpawner",
-    "master_driver": "MasterDriver",
+    "master_driver": "ManualChild ManualSpawner MasterDriver",
     "store_contract.alerts": "AlertsContract",
     "store_contract.announcing": "AnnouncesContract",
     "store_contract.bench": "BackendFactory",
@@ -110,7 +112,7 @@ _NAMES = {
     "store_contract.recovery": "Recovery Retention",
     "store_contract.selections": "SelectionsByRecord",
     "virtual_schedules": "Schedules",
-    "worker_driver": "ManualDeadMan ManualInbox WorkerDriver",
+    "worker_driver": "ManualDeadMan ManualInbox ManualRunner ManualRunnerPool WorkerDriver",
 }
 """The public names that each module defines."""
 

@@ -9,8 +9,7 @@ from functools import partial
 import click
 
 from psched.core.history.verify.findings import Kind
-from psched.testing.simulation.plan import MIXES, Step
-from psched.testing.simulation.shrinking import shrink
+from psched.testing.simulation.plan import MIXES, Step, shrink
 from psched.testing.simulation.simulation import Result, Simulation
 
 Make = Callable[..., Simulation]

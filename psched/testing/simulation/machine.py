@@ -17,8 +17,7 @@ from psched.core.store_protocol import Store
 from psched.master.generation_spec import WorkerIdentity
 from psched.process.link import Link
 from psched.process.signals import Waitable
-from psched.testing.manual_spawner import ManualChild, ManualSpawner
-from psched.testing.master_driver import MasterDriver
+from psched.testing.master_driver import ManualChild, ManualSpawner, MasterDriver
 from psched.testing.simulation.network import Connection, Network
 from psched.testing.simulation.plan import Step, What
 from psched.testing.simulation.tasks import SimulatedPool

@@ -1,10 +1,10 @@
 """What is done to a simulated psched, and when: drawn from the seed before anything runs.
 
-So a failing simulation can be run again without some of it, until little is left.
+So a failing simulation can be run again without some of it, until little is left: `shrink`.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -93,3 +93,24 @@ def draw(
         change, place = rng.choice(CHANGES), rng.randrange(schedules)
         steps.append(Step(time, change, place, rng.uniform(0, 120), rng.randrange(2**30)))
     return sorted(steps, key=lambda step: step.at)
+
+
+_MOST_RUNS = 200
+"""After so many simulations, what is left is short enough."""
+
+
+def shrink(numbers: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> list[int]:
+    """Find a small part of a plan that still fails; return the steps that are left."""
+    left, size, runs = [*numbers], max(1, len(numbers) // 2), 0
+    while True:
+        place = 0
+        while place < len(left) and runs < _MOST_RUNS:
+            fewer = left[:place] + left[place + size :]
+            runs += 1
+            if fails(fewer):
+                left = fewer
+            else:
+                place += size
+        if size == 1 or runs >= _MOST_RUNS:
+            return left
+        size //= 2

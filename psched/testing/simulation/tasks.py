@@ -10,8 +10,8 @@ from typing_extensions import override
 from psched.core.history.verify.witnesses import Witness
 from psched.process.child import Exit
 from psched.runner.runner_pool import RunnerChild
-from psched.testing.manual_runner_pool import ManualRunner, ManualRunnerPool
 from psched.testing.simulation.world import Host, HostClock
+from psched.testing.worker_driver import ManualRunner, ManualRunnerPool
 
 _IDENTITY = ("key", "scheduled_time", "attempt", "owner", "fence")
 """What a task is told about itself, and a witness keeps."""
