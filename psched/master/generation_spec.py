@@ -17,11 +17,8 @@ DRAINED = 0
 
 A worker that ends in any other way might still hold leases, so the master has them released."""
 
-BAD_HANDLERS = 65
-"""Exit status: the handlers cannot be loaded (EX_DATAERR in sysexits.h)."""
-
-BAD_CONFIG = 78
-"""Exit status: the configuration cannot be used (EX_CONFIG in sysexits.h)."""
+BAD_HANDLERS = 65  # exit status: the handlers cannot be loaded (EX_DATAERR in sysexits.h)
+BAD_CONFIG = 78  # exit status: the configuration cannot be used (EX_CONFIG in sysexits.h)
 
 FATAL = {
     BAD_HANDLERS: "its handlers cannot be loaded",

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from psched.master.runtime_folders import service_folder, short_address, socket_folders
 
-HINT = b"look"
-"""The only content of a datagram that a master obeys: some row may be due."""
+HINT = b"look"  # the only content of a datagram that a master obeys: some row may be due
 
 _NAME = re.compile(r"wake\.([0-9]{1,10})\.([0-9a-f]{1,64})\.sock")
 

@@ -40,11 +40,8 @@ _VARIABLE = "PSCHED_MASTER"
 
 _MARK = re.compile(rb"PSCHED_MASTER=([0-9]+)\.([0-9]+)\.([0-9]+)\.([0-9]+)")
 
-_KILL_TIMEOUT = 5.0
-"""The most seconds for which `kill` waits until the killed processes have ended."""
-
-_INTERVAL = 0.005
-"""Seconds between two searches of /proc."""
+_KILL_TIMEOUT = 5.0  # the most seconds for which `kill` waits until the killed processes have ended
+_INTERVAL = 0.005  # seconds between two searches of /proc
 
 PAUSE = 0.25
 """Seconds between two calls of `search`. A lease timer fires more than a second before the end of

@@ -69,8 +69,7 @@ _MOST_DRAINING = 2
 """The most old generations whose workers are allowed to finish their tasks at the same time. A
 further restart waits until all workers of one of these generations have exited."""
 
-_TICK = 4.0
-"""The most seconds between two calls of `Master.tick`."""
+_TICK = 4.0  # the most seconds between two calls of `Master.tick`
 
 _KILL_GRACE = 5.0
 """If a fault in the master keeps a stop from completing, `Master.run` returns this many seconds

@@ -74,8 +74,7 @@ SETTINGS = record(
 )
 """The settings that the master needs, as a worker reports them after it has loaded them."""
 
-LONGEST_PIECE = 2**16
-"""The most bytes of a running task's output in one message."""
+LONGEST_PIECE = 2**16  # the most bytes of a running task's output in one message
 
 _FOLLOWED = {
     "follows": {
@@ -105,8 +104,7 @@ MOST_COUNTS = 20_000
 COUNTED = listed(each(text(40), line, line, whole()), MOST_COUNTS)
 """Counts with their labels; see `psched.core.history.counts`."""
 
-LONGEST_RUN = 36
-"""The characters of a run's id, which is a UUID."""
+LONGEST_RUN = 36  # the characters of a run's id, which is a UUID
 
 _PINGS: Mapping[str, Mapping[str, Check]] = {
     # An attempt of a schedule with a ping has begun or ended. "exit" is the exit status of the

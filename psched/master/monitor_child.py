@@ -32,8 +32,7 @@ _MOST_BYTES = 2 * 2**20
 """The most bytes that wait for a monitor. If more come, the oldest messages are dropped, and
 counted: people want to know how the last runs have ended."""
 
-_MOST_OPEN = 10_000
-"""The most runs that are remembered, because the worker may die."""
+_MOST_OPEN = 10_000  # the most runs that are remembered, because the worker may die
 
 _KEPT = ("ping", "key", "run", "what", "exit", "text")
 """The fields that are passed on, besides the output."""
@@ -105,14 +104,12 @@ class PingRelay:
 
 _log = logging.getLogger("psched.master")
 
-_LONGEST_END = 5.0
-"""Seconds after which a monitor that was told to end is killed."""
+_LONGEST_END = 5.0  # seconds after which a monitor that was told to end is killed
 
 _GIVE_UP = 5.0
 """Seconds from its KILL, at a stop, until the master no longer waits for the monitor's end."""
 
-_KILL_INTERVAL = 1.0
-"""Seconds between two KILLs to a monitor that is still alive."""
+_KILL_INTERVAL = 1.0  # seconds between two KILLs to a monitor that is still alive
 
 _STANDSTILL = 6.0
 """The master calls `MonitorKeeper.step` more often than this. If it does so later, it has stood
@@ -121,14 +118,12 @@ still, and could not read the monitor's messages."""
 _FAULT_PAUSE = 1.0
 """Seconds for which nothing is done about the monitor after a fault in this module."""
 
-_TELL = 1.0
-"""The least seconds between two messages to the monitor about what the workers do."""
+_TELL = 1.0  # the least seconds between two messages to the monitor about what the workers do
 
 _TELL_ANYWAY = 10.0
 """After so many more seconds the monitor is told that nothing has changed, as a sign of life."""
 
-_NUMBER = 0
-"""The number under which `Respawn` counts the monitor's failures."""
+_NUMBER = 0  # the number under which `Respawn` counts the monitor's failures
 
 
 class MonitorKeeper:

@@ -39,11 +39,8 @@ send INT twice: a wrapper such as sudo also receives it, and passes it on."""
 _REPORT_TIMEOUT = 1.0
 """Seconds for which `StopNotice` waits for the workers to report what they run."""
 
-_MOST_NAMED = 10
-"""The most running tasks that `StopNotice` names."""
-
-_LONGEST_NAME = 100
-"""The most characters of a running task's name in a message of `StopNotice`."""
+_MOST_NAMED = 10  # the most running tasks that `StopNotice` names
+_LONGEST_NAME = 100  # the most characters of a running task's name in a message of `StopNotice`
 
 
 class Terminal:

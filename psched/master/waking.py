@@ -30,8 +30,7 @@ from psched.process.signals import Waitable
 
 _log = logging.getLogger("psched.master")
 
-_UMASK = 0o117
-"""The owner and the group of the socket may send to it."""
+_UMASK = 0o117  # the owner and the group of the socket may send to it
 
 _MOST_AT_ONCE = 256
 """The most datagrams that one call of `WakeSocket.take` reads. Without a limit, a process that

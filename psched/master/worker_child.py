@@ -29,8 +29,7 @@ then at most this long for the process that releases the leases of dead workers.
 _ABORT_GRACE = 2.0
 """Seconds between two signals to a silent worker: ABRT, on which it logs its stack, and KILL."""
 
-_KILL_INTERVAL = 1.0
-"""Seconds between two KILLs to a worker that is still alive."""
+_KILL_INTERVAL = 1.0  # seconds between two KILLs to a worker that is still alive
 
 
 class WorkerChild(Child):

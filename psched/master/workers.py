@@ -280,8 +280,7 @@ _HEALTHY = 60.0
 """If a worker fails that has lived for at least this many seconds, the earlier failures of workers
 with its number are not counted any more."""
 
-_CRASH_LOOP = 5
-"""The master gives up when every worker number has had this many failures in a row."""
+_CRASH_LOOP = 5  # the master gives up when every worker number has had this many failures in a row
 
 
 class Respawn:

@@ -30,8 +30,7 @@ def place_of(text: str) -> Place:
     return Place(tcp=(host.strip("[]"), int(port)))
 
 
-_BACKLOG = 128
-"""The most clients that the kernel keeps until they are accepted."""
+_BACKLOG = 128  # the most clients that the kernel keeps until they are accepted
 
 
 def listen(place: Place) -> socket.socket:

@@ -22,12 +22,10 @@ from psched.core.alerts.raising import HooksOf, Judged
 from psched.core.store_protocol import Store
 from psched.monitor.delivering import Deliveries, HookCaller
 
-PATIENCE = 60.0
-"""Seconds for which the store does not answer before somebody is told."""
+PATIENCE = 60.0  # seconds for which the store does not answer before somebody is told
 
 
-_MOST_KEPT = 10
-"""The most outages whose alerts are kept until they are delivered."""
+_MOST_KEPT = 10  # the most outages whose alerts are kept until they are delivered
 
 
 class _Shelf:
@@ -145,33 +143,19 @@ class Outage:
 
 _log = logging.getLogger("psched.monitor")
 
-LONGEST_PAUSE = 10.0
-"""The longest time between two looks at the store, in seconds."""
-
-_PER_POLL = 10
-"""The workers search for due rows so many times as often as the monitor judges."""
-
-_BUSY = 1.0
-"""Seconds between two looks while something is being delivered."""
-
-_REPAIRS = 60.0
-"""Seconds until the store is asked again whether it keeps alerts."""
-
-_TRIMS = 3600.0
-"""Seconds between two deletions of old alerts."""
-
-_TRIMMED = 500
-"""The most alerts that one deletion deletes."""
-
-_LOOK = 5.0
-"""Seconds between two looks whether the thread has ended."""
+LONGEST_PAUSE = 10.0  # the longest time between two looks at the store, in seconds
+_PER_POLL = 10  # the workers search for due rows so many times as often as the monitor judges
+_BUSY = 1.0  # seconds between two looks while something is being delivered
+_REPAIRS = 60.0  # seconds until the store is asked again whether it keeps alerts
+_TRIMS = 3600.0  # seconds between two deletions of old alerts
+_TRIMMED = 500  # the most alerts that one deletion deletes
+_LOOK = 5.0  # seconds between two looks whether the thread has ended
 
 _LAST_WAIT = 2.0
 """Seconds for which the end of the monitor waits for deliveries. The master kills a monitor that
 takes 5 seconds to end, and the pings need 2."""
 
-_SHORT = 0.1
-"""The longest pause between two looks for deliveries that have ended."""
+_SHORT = 0.1  # the longest pause between two looks for deliveries that have ended
 
 
 class AlertStore(Store, KeepsAlerts, Protocol):

@@ -49,8 +49,7 @@ _LEASE = 150.0
 """Seconds for which an alert is leased. A webhook takes at most a minute, and so does each of the
 few that are before it. A program may run longer: then another monitor can run it, too."""
 
-_MOST_TAKEN = 50
-"""The most alerts that are leased at the same time."""
+_MOST_TAKEN = 50  # the most alerts that are leased at the same time
 
 _LONGEST_QUEUE = 5.0
 """About so many seconds of work wait for one hook. Further deliveries are put off, so that a slow
@@ -60,11 +59,8 @@ _MINUTE = 60.0
 MOST_TOLD = 10
 """So many messages a minute people read one by one. What comes then is told in one message."""
 
-_FIRST_GUESS = 0.5
-"""How long a delivery takes, in seconds, before one has ended."""
-
-_SMOOTHING = 0.3
-"""The weight of the last delivery in the mean time of a delivery."""
+_FIRST_GUESS = 0.5  # how long a delivery takes, in seconds, before one has ended
+_SMOOTHING = 0.3  # the weight of the last delivery in the mean time of a delivery
 
 
 class HookCaller:
@@ -421,8 +417,7 @@ _FAILED: Mapping[str, str] = {
 _BROKEN = frozenset(_FAILED) - {Outcome.CANCELLED}
 """The outcomes of attempts that may have printed why."""
 
-_NEWEST = 5
-"""The most records that are searched for the run of an alert."""
+_NEWEST = 5  # the most records that are searched for the run of an alert
 
 _TOLERANCE = 2000
 """Milliseconds: the claim's time, since which an alert counts, is known in whole seconds."""

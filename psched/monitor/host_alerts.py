@@ -13,23 +13,18 @@ from psched.core.history.protocol import KeepsHistory
 from psched.core.store_protocol import Store
 from psched.master.totals import Host
 
-WAITED = 60
-"""So many seconds a due row waits for a slot before an alert is raised."""
+WAITED = 60  # so many seconds a due row waits for a slot before an alert is raised
 
 QUIET = 600.0
 """Seconds without a further death of a worker after which the alert about deaths is over."""
 
-_GONE = 300
-"""Seconds after which a host counts as gone on which no worker is alive."""
-
-_EVERY = 60.0
-"""Seconds between two searches for alerts about hosts that are gone."""
+_GONE = 300  # seconds after which a host counts as gone on which no worker is alive
+_EVERY = 60.0  # seconds between two searches for alerts about hosts that are gone
 
 _FORGOTTEN = 3600.0
 """Seconds after which this host's alerts are closed that another master has raised."""
 
-_MOST = 1000
-"""The most open alerts about hosts that are read."""
+_MOST = 1000  # the most open alerts about hosts that are read
 
 
 class HostAlertStore(Store, KeepsHistory, KeepsAlerts, Protocol):

@@ -21,8 +21,7 @@ _PAUSES = (1.0, 30.0)
 """The seconds after which a connection that broke is opened again: at first, and at most. Workers
 poll meanwhile."""
 
-_LOOK = 60.0
-"""Seconds between two steps of the duty, whose thread does all the work."""
+_LOOK = 60.0  # seconds between two steps of the duty, whose thread does all the work
 
 _LONGEST_END = 3.0
 """Seconds for which the end of the monitor waits for the thread, which looks every second whether

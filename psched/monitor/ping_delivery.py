@@ -22,14 +22,9 @@ _log = logging.getLogger("psched.monitor")
 _MOST_WAITING = 1000
 """The most pings that wait for one thread. If more come, the oldest ones are dropped."""
 
-_MOST_BYTES = 2**20
-"""The most bytes of the bodies that wait for one thread."""
-
-_TIMEOUT = 10.0
-"""The seconds of one try."""
-
-WAITS = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""The seconds before each further try."""
+_MOST_BYTES = 2**20  # the most bytes of the bodies that wait for one thread
+_TIMEOUT = 10.0  # the seconds of one try
+WAITS = (1.0, 2.0, 4.0, 8.0, 16.0)  # the seconds before each further try
 
 _LONGEST_AGE = 300.0
 """A ping that was not delivered for so many seconds is not tried again, so that after an outage of
@@ -39,8 +34,7 @@ _LAST_SECONDS = 2.0
 """For so long, a monitor that ends still delivers pings. It must be shorter than the shortest
 ``child_heartbeat_limit``, because the monitor gives no sign of life meanwhile."""
 
-_BODY_LIMIT = 100_000
-"""The bytes of a body that a server keeps, unless it tells another number."""
+_BODY_LIMIT = 100_000  # the bytes of a body that a server keeps, unless it tells another number
 
 _LEAST_BODY = 1000
 """A smaller number is ignored, because it leaves no place for the reason of a failure."""

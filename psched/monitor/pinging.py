@@ -22,11 +22,8 @@ _LANES = 4
 """The threads for each ping server. All pings of one schedule are sent by the same thread, so that
 their order stays."""
 
-_MOST_NAMES = 100
-"""The most names of which it is logged that they are not defined."""
-
-_PAUSE = 60.0
-"""Seconds between two looks whether a fault is over."""
+_MOST_NAMES = 100  # the most names of which it is logged that they are not defined
+_PAUSE = 60.0  # seconds between two looks whether a fault is over
 
 
 class Ping(NamedTuple):

@@ -17,17 +17,10 @@ from waitress.task import WSGITask
 
 from psched.base.clock import Clock
 
-_LONGEST_BODY = 65_536
-"""The most bytes of the body of a request; none needs one."""
-
-_LONGEST_HEAD = 16_384
-"""The most bytes of the head of a request."""
-
-_MOST_CONNECTIONS = 100
-"""The most clients that are connected at the same time."""
-
-_LONGEST = 30.0
-"""Seconds in which a client must have sent its request and received its answer."""
+_LONGEST_BODY = 65_536  # the most bytes of the body of a request; none needs one
+_LONGEST_HEAD = 16_384  # the most bytes of the head of a request
+_MOST_CONNECTIONS = 100  # the most clients that are connected at the same time
+_LONGEST = 30.0  # seconds in which a client must have sent its request and received its answer
 
 
 class _Task(WSGITask):  # type: ignore[misc]  # waitress has no types

@@ -20,21 +20,15 @@ if TYPE_CHECKING:
 
     Headers = list[tuple[str, str]]
 
-_EVERY = 15.0
-"""Seconds between two writings of the file."""
-
-_LONG = 3600.0
-"""Seconds until the next step of a server, which works in threads of its own."""
+_EVERY = 15.0  # seconds between two writings of the file
+_LONG = 3600.0  # seconds until the next step of a server, which works in threads of its own
 
 _SILENT = 30.0
 """Seconds without a message of the master after which the host is not ready. The master sends one
 at least every 15 seconds, see `psched.master.monitor_child`."""
 
-_PATIENCE = 5.0
-"""Seconds for the end of the server's thread."""
-
-_MOST_SCRAPES = 4
-"""The most requests for the metrics that are answered at the same time."""
+_PATIENCE = 5.0  # seconds for the end of the server's thread
+_MOST_SCRAPES = 4  # the most requests for the metrics that are answered at the same time
 
 _PLAIN = "text/plain; charset=utf-8"
 

@@ -13,14 +13,12 @@ from psched.core.history.records import Fate
 from psched.core.operations.overview import DUE, GivesOverview
 from psched.core.store_protocol import Store
 
-_FRESH = 5.0
-"""Seconds for which an answer, or the lack of one, is used again, however many ask."""
+_FRESH = 5.0  # seconds for which an answer, or the lack of one, is used again, however many ask
 
 _FRESH_SUCCESSES = 15.0
 """Seconds for which the last successes are used again. They cost a request for each key."""
 
-_LONGEST = 5.0
-"""Seconds after which no more requests for last successes are sent."""
+_LONGEST = 5.0  # seconds after which no more requests for last successes are sent
 
 
 class Backlog(NamedTuple):

@@ -15,8 +15,7 @@ from functools import partial
 
 SUCCESS = "ok"
 
-_ATTEMPTS = 100
-"""How often the guard tries to kill what dies slowly: for 2 seconds at least."""
+_ATTEMPTS = 100  # how often the guard tries to kill what dies slowly: for 2 seconds at least
 
 
 def main(path: str, report: int, parent: int, seconds: float, command: Sequence[str]) -> None:

@@ -17,8 +17,7 @@ from psched.notify.notification import Deliverer, DeliveryError, Notification
 from psched.notify.program import CommandDeliverer
 from psched.notify.webhook import WebhookDeliverer
 
-FIELD = "notification"
-"""The field of the task's data that contains the notification."""
+FIELD = "notification"  # the field of the task's data that contains the notification
 
 FIELD_OF_EXEC = "data"
 """The same if the type is ``exec``: its program gets what stands under ``data``."""

@@ -32,8 +32,7 @@ from psched.config.kinds import Network
 from psched.config.monitoring.http_url import PORTS, Target, header_problem, parse
 from psched.notify.addresses import refusal
 
-LARGEST_ANSWER = 4096
-"""The number of bytes of an answer's body that are read."""
+LARGEST_ANSWER = 4096  # the number of bytes of an answer's body that are read
 
 _REDIRECTS = range(300, 400)
 _SUCCESSES = range(200, 300)

@@ -22,8 +22,7 @@ from psched.notify.program import run
 # wants. A header is folded at 78 characters.
 _POLICY = EmailPolicy(cte_type="7bit")
 
-_PORTS = {"starttls": 587, "tls": 465, "off": 25}
-"""The usual ports."""
+_PORTS = {"starttls": 587, "tls": 465, "off": 25}  # the usual ports
 
 
 class MailDeliverer:

@@ -24,11 +24,8 @@ from psched.notify.notification import CLOSED, DeliveryError, Notification
 WARNINGS = frozenset({Rule.LATE, Rule.LONGEST, Rule.UNUSUAL, Rule.NO_SLOT})
 """Rules of which nothing has failed yet."""
 
-_LONGEST_NTFY = 1500
-"""Characters: ntfy makes a message of more than 4096 bytes an attachment."""
-
-_LONGEST_SUMMARY = 1024
-"""The longest summary that PagerDuty accepts, in characters."""
+_LONGEST_NTFY = 1500  # characters: ntfy makes a message of more than 4096 bytes an attachment
+_LONGEST_SUMMARY = 1024  # the longest summary that PagerDuty accepts, in characters
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|<>~-])")
 

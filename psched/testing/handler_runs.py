@@ -28,8 +28,7 @@ KEY, TYPE = "test", "test"
 
 _MOST_ATTEMPTS = 2**31 - 1
 
-_SCHEDULED_TIME = 1_800_000_000
-"""The scheduled time of such a task by default, in Unix seconds."""
+_SCHEDULED_TIME = 1_800_000_000  # the scheduled time of such a task by default, in Unix seconds
 
 
 class ObservedLease(Holder):

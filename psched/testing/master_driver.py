@@ -170,8 +170,7 @@ class ManualSpawner(Spawner):
             child.link.close()
 
 
-_LEAST = 0.001
-"""The shortest time between two ticks of the master, in seconds."""
+_LEAST = 0.001  # the shortest time between two ticks of the master, in seconds
 
 
 class ManualTerminal(Terminal):

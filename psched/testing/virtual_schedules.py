@@ -48,8 +48,7 @@ _MOST_AT_ONCE = 1_000
 Without this limit, the call would never end if a handler released its task every time.
 """
 
-_MOST_IN_A_WAIT = 10_000
-"""The number of tasks after which a wait for the end of a task gives up."""
+_MOST_IN_A_WAIT = 10_000  # the number of tasks after which a wait for the end of a task gives up
 
 _JULIAN_DAY_OF_1970 = 2_440_587.5
 

@@ -36,8 +36,7 @@ _FIRST_PID = 2**22 + 1
 
 _REPORT = EndReport()
 
-_LONGEST_PAYLOAD = 2**24
-"""The largest number of bytes of a payload that a runner accepts."""
+_LONGEST_PAYLOAD = 2**24  # the largest number of bytes of a payload that a runner accepts
 
 
 class ManualRunner(RunnerChild):

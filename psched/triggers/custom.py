@@ -49,8 +49,7 @@ The time for imports is included.
 _QUESTIONS = 5
 """The number of next times that psched computes as a trial when a schedule is declared."""
 
-_LONGEST_NUMBER = 64
-"""The size in bits of the longest number that an error shows."""
+_LONGEST_NUMBER = 64  # the size in bits of the longest number that an error shows
 
 _PROGRAM = "__main__"
 

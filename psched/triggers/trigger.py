@@ -19,8 +19,7 @@ from psched.triggers.zone import LATEST, find_zone
 LONGEST_TEXT = 256
 """The largest number of characters in a trigger's text; longer texts would be slow to parse."""
 
-LONGEST_INTERVAL = 366 * 86_400
-"""The longest interval of ``@every``, in seconds."""
+LONGEST_INTERVAL = 366 * 86_400  # the longest interval of ``@every``, in seconds
 
 
 class Trigger(Protocol):

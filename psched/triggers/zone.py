@@ -28,8 +28,7 @@ import tzdata  # type: ignore[import-untyped]
 
 from psched.base.errors import InvalidError
 
-VERSION: str = tzdata.IANA_VERSION
-"""IANA's name of the release of the zone data, such as ``2026b``."""
+VERSION: str = tzdata.IANA_VERSION  # IANA's name of the release of the zone data, such as ``2026b``
 
 LATEST = 253_402_214_400
 """9999-12-31T00:00Z in Unix seconds. Triggers return only times before it, because not every zone

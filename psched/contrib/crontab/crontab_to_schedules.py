@@ -23,8 +23,7 @@ from psched.contrib.crontab.shell_command import first_program, is_guarded, prog
 from psched.core.columns import TEXT_LENGTH
 from psched.core.declare import declare
 
-_LONGEST_NAME = 40
-"""The number of characters to which the readable part of a hook's name is cut."""
+_LONGEST_NAME = 40  # the number of characters to which the readable part of a hook's name is cut
 
 _PLAIN = re.compile(r"\w+(@\w+\.\w+)?", re.ASCII)
 """What an address looks like that can be told from its name: ``-`` stands for ``@``, then ``.``."""
@@ -81,8 +80,7 @@ _RUNUSER = "/sbin/runuser"
 """The program with which root runs commands as other users; this path exists on all systems that
 have the program."""
 
-KILL_TIMEOUT = 86_400
-"""The time limit of an imported command in seconds: one day."""
+KILL_TIMEOUT = 86_400  # the time limit of an imported command in seconds: one day
 
 _POLICY = {"catchup": "latest", "max_attempts": 1, "kill_timeout": KILL_TIMEOUT}
 
@@ -92,8 +90,7 @@ _GUARDED = [0, 1]
 _NO_VARIABLES = {"CRON_TZ", *NOT_IMPORTED}
 """The settings of a crontab that do not become variables of a command."""
 
-_HASH = 6
-"""The number of characters that a key contains of the command's hash."""
+_HASH = 6  # the number of characters that a key contains of the command's hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,8 +138,7 @@ def _by_words(
             yield place, best
 
 
-_SHOWN = 3
-"""The number of keys that a message names."""
+_SHOWN = 3  # the number of keys that a message names
 
 _ALSO = "if both are to run, add --also"
 

@@ -43,8 +43,7 @@ _NAMES = {
 }
 
 _FIELDS = 5
-_LAST = (59, 23, 31, 12, 7)
-"""The largest number of each field."""
+_LAST = (59, 23, 31, 12, 7)  # the largest number of each field
 
 NOT_IMPORTED = frozenset({"RANDOM_DELAY", "START_HOURS_RANGE"})
 """The settings that have an effect in cron, but none in psched."""

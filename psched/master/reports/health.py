@@ -17,8 +17,7 @@ from psched.base.quantities import format_duration
 
 _log = logging.getLogger("psched.master")
 
-MOST_DUE = 100
-"""A worker counts at most this many due rows, so that the count is cheap."""
+MOST_DUE = 100  # a worker counts at most this many due rows, so that the count is cheap
 
 
 class Load(NamedTuple):

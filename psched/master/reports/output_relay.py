@@ -18,14 +18,12 @@ from psched.master.reports.status_socket import StatusReader
 from psched.master.worker_child import WorkerChild
 from psched.process.link import packed
 
-MOST_READERS = 16
-"""The most clients that read output at a time."""
+MOST_READERS = 16  # the most clients that read output at a time
 
 MOST_WAITING = 2**18
 """The most bytes that wait until a client reads them. A client that reads too slowly is cut off."""
 
-_PATIENCE = 10.0
-"""Seconds after which a client is told that no worker has answered."""
+_PATIENCE = 10.0  # seconds after which a client is told that no worker has answered
 
 _LAST_WORDS = 60.0
 """Seconds for which a client can still read what waits for it, after its task has ended or it was

@@ -13,8 +13,7 @@ from psched.master.messages import LONGEST_PIECE, STATUS, TO_READER
 from psched.master.runtime_folders import short_address, sockets
 from psched.process.link import Link
 
-_TIMEOUT = 5.0
-"""The usual time limit in seconds for the answers of all masters together."""
+_TIMEOUT = 5.0  # the usual time limit in seconds for the answers of all masters together
 
 
 def ask_all(
@@ -111,8 +110,7 @@ def _receive(queries: list[_Query], timeout: float) -> None:
                 del waiting[number]
 
 
-_SILENCE = 1.0
-"""The most seconds between two messages that the caller gets."""
+_SILENCE = 1.0  # the most seconds between two messages that the caller gets
 
 
 def follow(path: Path, key: str, patience: float) -> Iterator[Mapping[str, Any]]:

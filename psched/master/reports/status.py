@@ -29,8 +29,7 @@ _STATUS_INTERVAL = 1.0
 """The least seconds between two status lines to the service manager. If the `MasterState` changes,
 a status line is sent at once."""
 
-_ERRORS = 10
-"""The most errors in the answer to ``psched status``; older errors are left out."""
+_ERRORS = 10  # the most errors in the answer to ``psched status``; older errors are left out
 
 _LONGEST_TEXT = 500
 """The most characters of a status line. A longer line is cut, because service managers do not

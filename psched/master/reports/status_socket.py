@@ -37,8 +37,7 @@ _TIMEOUT = 5.0
 _ACCEPT_PAUSE = 1.0
 """Seconds for which no connection is accepted after the master has run out of file descriptors."""
 
-_UMASK = 0o177
-"""Only the owner of the socket may connect to it."""
+_UMASK = 0o177  # only the owner of the socket may connect to it
 
 _MOST_SOCKETS = 1000
 """The most sockets of other masters that a starting master examines. There is a limit because tasks

@@ -32,8 +32,7 @@ WRITES = frozenset(
 _GRANTS = frozenset({"claim", "hold"})
 """The requests whose loss leaves a row that nobody else can have for a while."""
 
-_SLOW = 0.01
-"""How many of the ways take up to a second."""
+_SLOW = 0.01  # how many of the ways take up to a second
 
 
 class CallFault(StrEnum):

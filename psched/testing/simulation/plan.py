@@ -95,8 +95,7 @@ def draw(
     return sorted(steps, key=lambda step: step.at)
 
 
-_MOST_RUNS = 200
-"""After so many simulations, what is left is short enough."""
+_MOST_RUNS = 200  # after so many simulations, what is left is short enough
 
 
 def shrink(numbers: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> list[int]:

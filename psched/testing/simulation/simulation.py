@@ -39,17 +39,10 @@ from psched.testing.simulation.plan import ON_STORE, RARE, Step, What, draw
 from psched.testing.simulation.world import START, Host, HostClock, Process, World
 from psched.testing.virtual_schedules import VirtualStore
 
-_QUIET = 250.0
-"""Seconds without faults before everything that is due must have run."""
-
-_BETWEEN = 30.0
-"""The mean time in seconds between two faults."""
-
-_LOSING = 20.0
-"""Seconds before the stop in which no claim is answered."""
-
-_STOPPING = 60.0
-"""Seconds that the masters have for their stop."""
+_QUIET = 250.0  # seconds without faults before everything that is due must have run
+_BETWEEN = 30.0  # the mean time in seconds between two faults
+_LOSING = 20.0  # seconds before the stop in which no claim is answered
+_STOPPING = 60.0  # seconds that the masters have for their stop
 
 _SETTINGS = {
     "url": "sqlite:///unused.db",

@@ -15,12 +15,10 @@ from typing_extensions import override
 
 from psched.base.clock import Clock
 
-START = 1_900_000_000.0
-"""The time at which a simulation begins, in Unix seconds."""
+START = 1_900_000_000.0  # the time at which a simulation begins, in Unix seconds
 
 
-_SHORTEST = 0.001
-"""The shortest wait of a process, in seconds."""
+_SHORTEST = 0.001  # the shortest wait of a process, in seconds
 
 
 class KilledError(GreenletExit):

@@ -8,8 +8,7 @@ from psched.core.operations.announcing import Announces
 from psched.core.store_protocol import Store
 from psched.testing.store_contract.bench import BackendFactory
 
-_PATIENCE = 60.0
-"""Seconds in which an announcement must arrive, far more than it takes."""
+_PATIENCE = 60.0  # seconds in which an announcement must arrive, far more than it takes
 
 
 class _Listener:

@@ -12,14 +12,12 @@ from psched.core.store_protocol import Claimed, Store
 BackendFactory = Callable[[], Store]
 """Opens the test's store; each call returns a new instance, independent of earlier instances."""
 
-LEASE = 60
-"""The length of a lease, in seconds; such a lease does not end during a test."""
+LEASE = 60  # the length of a lease, in seconds; such a lease does not end during a test
 
 MOMENT = {"alive_time": 0, "shortest": 0}
 """Arguments of a claim that make its leases end when the current second ends."""
 
-LONG_AGO = 1_000_000_000
-"""A time in the past, in Unix seconds: a row with this time is due."""
+LONG_AGO = 1_000_000_000  # a time in the past, in Unix seconds: a row with this time is due
 
 LATER = 2_100_000_000
 """A time far in the future, in Unix seconds; the columns of every store can contain it."""

@@ -28,8 +28,7 @@ T = TypeVar("T")
 
 _WORKERS = 4
 
-_TRIES = 30
-"""How often a call is repeated, at most; a store waits only about a second for a lock."""
+_TRIES = 30  # how often a call is repeated, at most; a store waits only about a second for a lock
 
 
 class _Patient:

@@ -35,11 +35,8 @@ from psched.testing.store_contract.bench import (
 )
 from psched.testing.store_contract.contention import at_once
 
-ENDED = 1_700_000_000_000
-"""When the first record of a test ended, in milliseconds."""
-
-MANY = 450
-"""More records than a store reads or writes in one request."""
+ENDED = 1_700_000_000_000  # when the first record of a test ended, in milliseconds
+MANY = 450  # more records than a store reads or writes in one request
 
 
 def history_of(store: Store) -> KeepsHistory:

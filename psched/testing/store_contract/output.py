@@ -11,17 +11,10 @@ from psched.core.output.records import OutputRecord, RunningAttempt
 from psched.core.store_protocol import Store
 from psched.testing.store_contract.bench import LATER, LONG_AGO, BackendFactory
 
-ENDED = 1_700_000_000_000
-"""When the first record of a test ended, in milliseconds."""
-
-MANY = 70
-"""More records than a store reads or writes in one request."""
-
-LARGE = 2**20
-"""The largest output of an attempt, in bytes; see the setting ``output_limit``."""
-
-SIZE = 4096
-"""The bytes of each output in a test of the budget."""
+ENDED = 1_700_000_000_000  # when the first record of a test ended, in milliseconds
+MANY = 70  # more records than a store reads or writes in one request
+LARGE = 2**20  # the largest output of an attempt, in bytes; see the setting ``output_limit``
+SIZE = 4096  # the bytes of each output in a test of the budget
 
 
 def output_of(store: Store) -> KeepsOutput:
@@ -201,8 +194,7 @@ class Keeping:
         assert len({*ids}) == len(ids)
 
 
-_HOUR = 3_600_000
-"""Milliseconds."""
+_HOUR = 3_600_000  # milliseconds
 
 
 class ReadingLive:

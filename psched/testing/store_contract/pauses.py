@@ -227,8 +227,7 @@ class PausesContract:
         assert (second.key, second.fence) == (first.key, first.fence + 1)
 
 
-_MANY = 2500
-"""More rows than a store passes over in each claim."""
+_MANY = 2500  # more rows than a store passes over in each claim
 
 _owners = count(1)
 

@@ -145,17 +145,13 @@ class Planner:
 
 T = TypeVar("T")
 
-Meter = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-"""See `Migrator`."""
-
-_PASSES = 10
-"""How often the whole old table is read, at most, before the first pause."""
+Meter = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]  # see `Migrator`
+_PASSES = 10  # how often the whole old table is read, at most, before the first pause
 
 _PAUSE = 1.0
 """Seconds between two passes over the old table, while old workers may be running its rows."""
 
-_TRIES = 6
-"""How often a page is tried, at most, if a database is unavailable."""
+_TRIES = 6  # how often a page is tried, at most, if a database is unavailable
 
 
 class Migrator:

@@ -38,8 +38,7 @@ from psched.stores.sql.connector import Connector
 from psched.stores.sql.schema import Schema
 from psched.stores.sql.tables import schedules_table
 
-PAGE = 200
-"""The largest number of rows that one query reads, and so that one statement writes."""
+PAGE = 200  # the largest number of rows that one query reads, and so that one statement writes
 
 
 class Source:
@@ -187,8 +186,7 @@ class Source:
         return self._connector.dialect.payload.format(quoted) if as_bytes else quoted
 
 
-_PAGE = 500
-"""The largest number of rows that one query reads."""
+_PAGE = 500  # the largest number of rows that one query reads
 
 _COPIED = (
     "type", "data", "cron", "timezone", "delay", "next_time", "created_at", "options",

@@ -32,8 +32,7 @@ from psched.core.store_protocol import Claimed, ClaimUnknownError, Settled
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.errors import InvalidValueError
 
-_CAPACITY = 10_000
-"""The number of leases in memory from which on settled leases are forgotten."""
+_CAPACITY = 10_000  # the number of leases in memory from which on settled leases are forgotten
 
 
 @dataclass(slots=True)
@@ -149,8 +148,7 @@ _CLAIM_LIMIT = 100
 _SPARE = 4
 """Rows that a claim reads beyond its limit, because other workers claim some of the rows first."""
 
-_ROUNDS = 5
-"""How often a request is tried, at most, while other clients keep changing its rows."""
+_ROUNDS = 5  # how often a request is tried, at most, while other clients keep changing its rows
 
 _CLOCK_STEP = 5
 """Seconds that a run is delayed at most if the store's clock was set back; see `_times_after`."""

@@ -19,8 +19,7 @@ NEVER = 2**31 - 1
 It is not used as a time, because the latest time is `LATEST`.
 """
 
-LATEST = NEVER - 1
-"""The latest time that psched writes to a row, in Unix seconds: in January 2038."""
+LATEST = NEVER - 1  # the latest time that psched writes to a row, in Unix seconds: in January 2038
 
 
 class StoredRow(NamedTuple):

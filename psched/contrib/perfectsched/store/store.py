@@ -112,8 +112,7 @@ from psched.stores.sql.listing import Listing
 from psched.stores.sql.output.store import OutputStore
 from psched.stores.sql.table_store import backlog_of, one_request
 
-_USUAL_ALIVE_TIME = 300
-"""The default ``alive_time`` of PerfectSched's workers, in seconds."""
+_USUAL_ALIVE_TIME = 300  # the default ``alive_time`` of PerfectSched's workers, in seconds
 
 _CLOCKS_DIFFER = 60
 """Seconds by which a PerfectSched worker's clock can be ahead of the database's clock."""
