@@ -31,12 +31,7 @@ def built_in_handlers(settings: Config) -> Mapping[str, Any]:
 
 
 class SingleHandler(Dispatch):
-    """Routes every type to one handler, except the built-in types, which keep their handlers.
-
-    Args:
-        handler: a class or function, as in `psched.application.dispatch.Target`.
-        name: the handler's name in errors and in ``psched check``.
-    """
+    """Routes every type to one handler, except the built-in types, which keep their handlers."""
 
     def __init__(self, handler: Any, name: str) -> None:  # noqa: ANN401  # anything a user wrote
         super().__init__()

@@ -27,20 +27,10 @@ class Program:
     describe the occurrence: ``PSCHED_KEY``, ``PSCHED_SCHEDULE_KEY`` (`Task.schedule_key`),
     ``PSCHED_TYPE``, ``PSCHED_SCHEDULED_TIME`` (Unix seconds), ``PSCHED_OCCURRENCE`` (the
     idempotency key), ``PSCHED_ATTEMPT``, ``PSCHED_FENCE``.
-
-    Args:
-        task: the task that the program runs for.
-        arguments: the program and its arguments.
-        env: environment variables, added to those of the worker.
-        cwd: the program's working folder; None means the worker's working folder.
-        stdin: a text for the program's standard input; None means the payload.
-        ok_exit: the exit statuses that count as success.
-
-    Attributes:
-        finishes_by_returning: True: a return from ``run`` finishes the task for every value of the
-            setting ``on_return``, because a program cannot call ``finish()``.
     """
 
+    # True: a return from ``run`` finishes the task for every value of the setting ``on_return``,
+    # because a program cannot call ``finish()``.
     finishes_by_returning: ClassVar[bool] = True
 
     def __init__(
@@ -49,8 +39,9 @@ class Program:
         arguments: Sequence[str],
         *,
         env: Mapping[str, str] = MappingProxyType({}),
+        # The program's working folder; None means the worker's working folder.
         cwd: str | None = None,
-        stdin: str | None = None,
+        stdin: str | None = None,  # a text for the program's standard input; None means the payload
         ok_exit: Collection[int] = _OK_EXIT,
     ) -> None:
         self._task = task
@@ -125,19 +116,10 @@ class Exec(Program):
 
     `psched.base.exec_data` has the rules of these fields. psched ignores any other field, which
     only plain SQL can write.
-
-    Args:
-        task: the task that the program runs for.
-
-    Attributes:
-        allowed: the programs that the setting ``exec_type`` allows: a list of programs, True for
-            all programs, or False for none.
-
-    Raises:
-        InvalidError: a field of the data is missing or not valid.
-        NotAllowedError: ``exec_type`` does not allow the program, or one of the fields.
     """
 
+    # The programs that the setting ``exec_type`` allows: a list of programs, True for all programs,
+    # or False for none.
     allowed: ClassVar[bool | Sequence[str]] = True
 
     def __init__(self, task: Task) -> None:
@@ -161,12 +143,7 @@ class Exec(Program):
 
 
 def _wait(process: subprocess.Popen[bytes]) -> tuple[int, int]:
-    """Wait until a program exits; reap its orphans, which become children of this process.
-
-    Returns:
-        The program's return code as in `subprocess`, and the most memory in KiB that the program or
-        one of its orphans has used.
-    """
+    """Wait for a program, and reap its orphans; return its code, and the most KiB of any."""
     peak_kb = 0
     while process.returncode is None:
         pid, status, used = os.wait4(-1, 0)

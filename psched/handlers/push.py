@@ -20,18 +20,10 @@ class Push:
     ``data``         the task's data
     ``options``      further arguments of `psched.ScheduleCollection.push`, by name
     ===============  ====================================================================
-
-    Args:
-        task: the occurrence.
-
-    Raises:
-        InvalidError: a field of the data is missing or not valid.
-
-    Attributes:
-        finishes_by_returning: True: a return from ``run`` finishes the occurrence for every value
-            of the setting ``on_return``.
     """
 
+    # True: a return from ``run`` finishes the occurrence for every value of the setting
+    # ``on_return``.
     finishes_by_returning: ClassVar[bool] = True
 
     def __init__(self, task: Task) -> None:

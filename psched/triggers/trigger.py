@@ -38,14 +38,10 @@ class Every:
     """Equally spaced times, counted from 1970-01-01T00:00Z in every time zone.
 
     Because of this fixed origin, all hosts compute the same times, and the times do not drift.
-
-    Attributes:
-        gap: the interval in seconds.
-        phase: the first time at or after 1970-01-01T00:00Z, in Unix seconds; less than `gap`.
     """
 
-    gap: int
-    phase: int = 0
+    gap: int  # the interval in seconds
+    phase: int = 0  # the first time at or after 1970-01-01T00:00Z, in Unix seconds; less than `gap`
 
     def next_after(self, instant: int) -> int | None:
         """The first time strictly after an instant, in Unix seconds; None if there is none."""

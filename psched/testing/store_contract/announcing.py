@@ -12,11 +12,7 @@ _PATIENCE = 60.0  # seconds in which an announcement must arrive, far more than 
 
 
 class _Listener:
-    """A store that listens in a thread of its own.
-
-    Args:
-        store: the store, which is used by that thread alone.
-    """
+    """A store that listens in a thread of its own."""
 
     def __init__(self, store: Store) -> None:
         assert isinstance(store, Announces)

@@ -106,12 +106,7 @@ def wait_for_time(store: Store, end: int) -> None:
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait until a condition is true.
-
-    Args:
-        condition: the condition.
-        what: what the test waits for, in words.
-    """
+    """Wait until a condition is true."""
     give_up_at = clock.monotonic() + PATIENCE
     while not condition():
         assert clock.monotonic() < give_up_at, f"the test has waited too long: {what}"

@@ -86,12 +86,7 @@ def _claim_all_in_small_lots(store: Store, number: int) -> list[str]:
 def _each_kept_or_taken_over(
     backend_factory: BackendFactory, keep: Callable[[Store, Row], bool]
 ) -> None:
-    """Check that each expired lease is either kept by its holder or taken over by one worker.
-
-    Args:
-        backend_factory: opens the store.
-        keep: extends or settles one lease for its holder; returns whether the store has done this.
-    """
+    """Check that each expired lease is either kept (``keep``) or taken over by one worker."""
     holder = _patient(backend_factory())
     lost = leased_for_a_moment(holder, *(f"k{number}" for number in range(60)))
     holder.disconnect()  # the thread that uses it next needs its own connection

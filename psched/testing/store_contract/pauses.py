@@ -237,12 +237,7 @@ def _owner() -> str:
 
 
 def _add_many(store: Store, *, every: int | None = None) -> int:
-    """Add very many due rows of the type ``mail``; return the time of the store's clock.
-
-    Args:
-        store: the store.
-        every: for how many seconds all of them have been due; None for different times.
-    """
+    """Add very many rows of type ``mail``, due since ``every`` s; return the store's time."""
     now = int(store.now())
     rows = [
         due(f"m{number}", now - (every or 2 * _MANY - number), type="mail")
