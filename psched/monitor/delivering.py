@@ -33,7 +33,7 @@ from psched.notify.notification import (
     CLOSED,
     RAISED,
     Context,
-    Deliverer,
+    Deliver,
     DeliveryError,
     Digest,
     Notification,
@@ -66,7 +66,7 @@ _SMOOTHING = 0.3  # the weight of the last delivery in the mean time of a delive
 class HookCaller:
     """Delivers events by the hooks of the configuration; called in the threads of the hooks."""
 
-    def __init__(self, deliverers: Mapping[str, Deliverer], settings: Config, host: str) -> None:
+    def __init__(self, deliverers: Mapping[str, Deliver], settings: Config, host: str) -> None:
         self._deliverers = deliverers
         self._settings = settings
         self._host = host
@@ -80,7 +80,7 @@ class HookCaller:
 
     def tries(self, hook: str) -> int:
         """The largest number of tries of a delivery by a hook."""
-        return self._deliverers[hook].tries
+        return self._settings.hooks[hook].tries
 
     def is_read(self, hook: str) -> bool:
         """Whether people read what is delivered, so that many events become one message."""
@@ -109,7 +109,7 @@ class HookCaller:
             notification = Digest(
                 event=first.event, alert=first.alert, members=[first, *others], **common
             )
-        self._deliverers[hook].deliver(notification)
+        self._deliverers[hook](notification)
 
 
 class Delivered(Protocol):

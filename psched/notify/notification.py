@@ -2,12 +2,12 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from psched.base.errors import PschedError
 from psched.base.texts import brief, cut, storable, visible
@@ -269,17 +269,9 @@ class DeliveryError(PschedError):
         self.retry = retry  # whether another try may succeed
 
 
-class Deliverer(Protocol):
-    """Delivers notifications by one hook. Several threads may use it at the same time."""
-
-    @property
-    def tries(self) -> int:
-        """The largest number of tries of a delivery."""
-        ...
-
-    def deliver(self, notification: Notification) -> None:
-        """Deliver a notification within the time limit of the hook, or raise `DeliveryError`."""
-        ...
+Deliver = Callable[[Notification], None]
+"""Delivers a notification by one hook, within its time limit, or raises `DeliveryError`. Several
+threads may call it at the same time."""
 
 
 def next_wait(tries: int, most: int = MOST_TRIES) -> int | None:

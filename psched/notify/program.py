@@ -115,27 +115,19 @@ def _exchange(
     return tail.take()
 
 
-class CommandDeliverer:
-    """Runs a program for each notification.
+def run_for(hook: CommandHook, notification: Notification) -> None:
+    """Run the program of a hook; its exit status 0 means that the notification is delivered.
 
     The program gets the notification as JSON on its standard input, and as environment variables.
-    No shell reads any of it. Exit status 0 means that the notification is delivered.
+    No shell reads any of it.
     """
-
-    def __init__(self, hook: CommandHook) -> None:
-        self._hook = hook
-        self.tries = hook.tries
-
-    def deliver(self, notification: Notification) -> None:
-        """Run the program; see `psched.notify.notification.Deliverer`."""
-        content = json.dumps(notification.body).encode() + b"\n"
-        run(
-            self._hook.command,
-            content,
-            _environment(notification),
-            seconds=self._hook.timeout,
-            redaction=notification.redaction,
-        )
+    run(
+        hook.command,
+        json.dumps(notification.body).encode() + b"\n",
+        _environment(notification),
+        seconds=hook.timeout,
+        redaction=notification.redaction,
+    )
 
 
 def _environment(notification: Notification) -> Mapping[str, str]:

@@ -16,9 +16,9 @@ from psched.base.clock import SystemClock
 from psched.config.monitoring.hooks import CommandHook, MailHook
 from psched.core.alerts.alert import Alert
 from psched.core.history.redaction import Redaction
-from psched.notify.mail import MailDeliverer
+from psched.notify.mail import send_mail
 from psched.notify.notification import DeliveryError, Notification
-from psched.notify.program import CommandDeliverer
+from psched.notify.program import run_for
 from psched.process import kernel, tree
 from support.isolated import isolated
 from support.waiting import wait_for_end, wait_until
@@ -40,7 +40,7 @@ def told(event="raised", *, key="nightly", text="exited with status 1", redact=(
 
 def run(script, *words, notification=None, timeout=60.0):
     hook = CommandHook(command=("/bin/sh", "-c", script, "sh", *words), timeout=timeout)
-    CommandDeliverer(hook).deliver(notification or told())
+    run_for(hook, notification or told())
 
 
 def failure(script, *words, **more):
@@ -119,7 +119,7 @@ def test_a_command_that_fails_says_how_and_what_it_printed():
 )
 def test_a_command_that_cannot_be_started_is_a_failure(program, how):
     with pytest.raises(DeliveryError) as error:
-        CommandDeliverer(CommandHook(command=(program,))).deliver(told())
+        run_for(CommandHook(command=(program,)), told())
     assert error.value.problem == f"{program} cannot be started: {how}"
     assert error.value.retry
 
@@ -154,12 +154,12 @@ LIKE_THE_MONITOR = """
 import sys
 from psched.config.monitoring.hooks import CommandHook
 from psched.core.alerts.alert import Alert
-from psched.notify.program import CommandDeliverer
+from psched.notify.program import run_for
 from psched.notify.notification import Notification
 
 alert = Alert(key="k", rule="failed", since=1, text="t")
 notification = Notification(event="raised", alert=alert, installation="psched", host="web1")
-CommandDeliverer(CommandHook(command=tuple(sys.argv[1:]))).deliver(notification)
+run_for(CommandHook(command=tuple(sys.argv[1:])), notification)
 """
 
 
@@ -236,7 +236,7 @@ def sendmail(tmp_path):
 
 def mailed(sendmail, notification, **hook):
     hook = MailHook(**{"to": ("ops@example.org", "ann"), "sendmail": sendmail, **hook})
-    MailDeliverer(hook, CLOCK).deliver(notification)
+    send_mail(hook, CLOCK, notification)
     raw = (sendmail.parent / "mail").read_bytes()
     assert b"\r" not in raw
     assert raw.isascii()
@@ -290,6 +290,6 @@ def test_the_mail_of_the_end_is_an_answer_to_that_of_the_beginning(sendmail):
 def test_a_sendmail_that_fails_is_a_failure(sendmail):
     sendmail.write_text("#!/bin/sh\necho queue is full; exit 75\n")
     with pytest.raises(DeliveryError) as error:
-        MailDeliverer(MailHook(to=("ann",), sendmail=sendmail), CLOCK).deliver(told())
+        send_mail(MailHook(to=("ann",), sendmail=sendmail), CLOCK, told())
     assert error.value.problem == f"{sendmail} exited with status 75: queue is full"
     assert error.value.retry

@@ -119,15 +119,8 @@ def test_programs_are_told_what_people_are_told():
 
 def test_a_message_about_several_events_is_as_urgent_as_the_worst():
     given = []
-
-    class Fake:
-        tries = 1
-
-        def deliver(self, notification):
-            given.append(notification)
-
     settings = from_mapping({"url": "sqlite:////unused.db"})
-    caller = HookCaller({"phone": Fake()}, settings, "web1")
+    caller = HookCaller({"phone": given.append}, settings, "web1")
     events = [
         Told("closed", alert("gave_up", closed=1, closed_text="it has succeeded")),
         Told("raised", alert("late")),

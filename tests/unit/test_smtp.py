@@ -10,7 +10,7 @@ from psched.config import from_mapping
 from psched.config.monitoring.hooks import MailHook, problems_here
 from psched.core.alerts.alert import Alert
 from psched.errors import ConfigError
-from psched.notify.mail import MailDeliverer
+from psched.notify.mail import send_mail
 from psched.notify.notification import Context, DeliveryError, Digest, Notification
 from support.smtp_server import smtp_server
 
@@ -23,7 +23,7 @@ def told(**more):
 def send(server, notification=None, **hook):
     given = {"smtp": "127.0.0.1", "port": server.port, "tls": "off", "sender": "psched@x.org"}
     hook = MailHook(to=("ops@example.org", "ann@example.org"), **{**given, **hook})
-    MailDeliverer(hook, SystemClock()).deliver(notification or told())
+    send_mail(hook, SystemClock(), notification or told())
 
 
 @pytest.fixture

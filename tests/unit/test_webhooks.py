@@ -35,14 +35,14 @@ def deliverer(hook, **settings):
 
 def failure(hook, **settings):
     with pytest.raises(DeliveryError) as error:
-        deliverer(hook, **settings).deliver(NOTIFICATION)
+        deliverer(hook, **settings)(NOTIFICATION)
     return error.value
 
 
 def test_a_notification_is_posted_as_json():
     with receiving() as server:
         hook = {"webhook": server.url("/a?b=c"), "headers": {"X-Team": "ops"}}
-        deliverer(hook).deliver(NOTIFICATION)
+        deliverer(hook)(NOTIFICATION)
     [request] = server.requests
     assert request.line == "POST /a?b=c HTTP/1.1"
     assert request.json == NOTIFICATION.body
@@ -57,11 +57,11 @@ def test_the_signature_is_an_hmac_of_time_and_body(tmp_path):
     file.write_text(f"{SECRET}\n")
     file.chmod(0o600)
     with receiving() as server:
-        deliverer({"webhook": server.url(), "secret": SECRET}).deliver(NOTIFICATION)
+        deliverer({"webhook": server.url(), "secret": SECRET})(NOTIFICATION)
         in_file = deliverer({"webhook": server.url(), "secret_file": str(file)})
-        in_file.deliver(NOTIFICATION)
+        in_file(NOTIFICATION)
         file.write_text("another\n")
-        in_file.deliver(NOTIFICATION)
+        in_file(NOTIFICATION)
     for request, secret in zip(server.requests, (SECRET, SECRET, "another"), strict=True):
         timestamp = request.headers["psched-timestamp"]
         assert abs(int(timestamp) - SystemClock().wall()) < 300
@@ -78,7 +78,7 @@ def test_the_page_shows_how_to_check_the_signature():
     is_genuine = names["is_genuine"]
 
     with receiving() as server:
-        deliverer({"webhook": server.url(), "secret": SECRET}).deliver(NOTIFICATION)
+        deliverer({"webhook": server.url(), "secret": SECRET})(NOTIFICATION)
     [request] = server.requests
     headers = {name.title(): value for name, value in request.headers.items()}
 
@@ -103,10 +103,10 @@ def test_all_tries_have_one_id():
     with receiving(in_turn(status(503, b"busy"), status(200))) as server:
         hook = deliverer({"webhook": server.url()})
         with pytest.raises(DeliveryError) as error:
-            hook.deliver(NOTIFICATION)
+            hook(NOTIFICATION)
         assert error.value.retry
         assert error.value.problem == f"127.0.0.1:{server.port}: answered 503: busy"
-        hook.deliver(NOTIFICATION)
+        hook(NOTIFICATION)
     first, second = server.requests
     assert first.headers["psched-id"] == second.headers["psched-id"]
     assert first.body == second.body
@@ -144,7 +144,7 @@ def test_a_private_address_is_refused_unless_it_is_allowed():
             assert "the loopback address 127.0.0.1" in failed.problem
             assert not failed.retry
         assert server.requests == []
-        deliverer({"webhook": server.url()}, allow_private_addresses=True).deliver(NOTIFICATION)
+        deliverer({"webhook": server.url()}, allow_private_addresses=True)(NOTIFICATION)
     assert len(server.requests) == 1
 
 

@@ -64,7 +64,7 @@ def _test(settings: Config, name: str) -> None:
     if hook is None:
         there_are = f"there are {', '.join(settings.hooks)}" if settings.hooks else "it is empty"
         raise ConfigError(f"hooks: does not define {name}; {there_are}")
-    deliverer = deliverers(settings, partial(open_schedules, settings), CLOCK)[name]
+    deliver = deliverers(settings, partial(open_schedules, settings), CLOCK)[name]
     now = int(CLOCK.wall() * 1000)
     text = f"This is a test of the hook {name}. Nothing is wrong."
     # An incident at PagerDuty would otherwise stay open.
@@ -87,7 +87,7 @@ def _test(settings: Config, name: str) -> None:
             redaction=Redaction(settings.redact),
         )
         try:
-            deliverer.deliver(notification)
+            deliver(notification)
         except DeliveryError as error:
             again = "psched would try again" if error.retry else "psched would not try again"
             raise DeliveryError(f"{name}: {error} ({again})", retry=error.retry) from None
