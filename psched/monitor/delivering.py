@@ -19,7 +19,7 @@ from psched.base.texts import brief
 from psched.config import Config
 from psched.config.monitoring.hooks import READ_TEMPLATES, MailHook, TaskHook, Webhook
 from psched.core.alerts.alert import Alert, Delivery, Rule
-from psched.core.alerts.hooks import hooks_of
+from psched.core.alerts.raising import hooks_of
 from psched.core.alerts.watching import light_rows
 from psched.core.columns import note_of
 from psched.core.history.protocol import KeepsHistory, RunSelection
