@@ -7,14 +7,19 @@ on they wait, and later how many of them are lost. If it is killed meanwhile, it
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from functools import lru_cache
 from math import inf
 from typing import Any
 
 from psched.core.history.records import GONE_AFTER, AuditRecord, WorkerRecord
+from psched.core.model import Row
 
 GAP = "gap"
 """The action of a note in the audit trail; its key is empty."""
+
+_DEFINING = frozenset({"type", "cron", "timezone", "delay", "options"})
+"""The columns that decide when a schedule runs, and on which workers."""
 
 
 def time_of(change: AuditRecord) -> float:
@@ -30,6 +35,20 @@ def values(text: str | None) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def number_in(text: str | None, name: str) -> int | None:
+    """A column of `AuditRecord.before` or `AuditRecord.after`; None if it is no number."""
+    found = values(text).get(name)
+    return found if isinstance(found, int) else None
+
+
+def row_before(row: Row, change: AuditRecord) -> Row:
+    """The row before a change, without the columns that the audit trail does not have."""
+    columns = {name: value for name, value in values(change.before).items() if name in _DEFINING}
+    if isinstance(options := columns.get("options"), Mapping):
+        columns["options"] = json.dumps(options)
+    return changed(row, **columns)
 
 
 def changes_trigger(change: AuditRecord) -> bool:

@@ -12,7 +12,6 @@ violation, if somebody who writes no records may have changed the schedule, or i
 the schedule keep no such record.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
@@ -24,7 +23,7 @@ from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.core.catchup import iso
 from psched.core.definition import Definition, history_setting, parse_row
-from psched.core.history.changes import setting, time_of, values
+from psched.core.history.changes import number_in, row_before, setting, time_of, values
 from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
 from psched.core.history.verify.findings import (
     TOLERANCE,
@@ -59,9 +58,6 @@ TOO_MANY = f"only {MOST_INSTANTS} instants of a schedule are checked"
 
 _KEPT = {"none": HISTORY_OFF, "failures": ONLY_FAILURES}
 """The values of the setting ``history`` with which there are occurrences without a record."""
-
-_DEFINITION = frozenset({"type", "cron", "timezone", "delay", "options"})
-"""The columns on which the times of a schedule depend, and what is recorded of them."""
 
 _NOT_OF_THE_TRIGGER = frozenset({Fate.SKIPPED_CLOCK_CHANGE})
 """The fates of times of day that do not exist, so that they are no instants of the trigger."""
@@ -255,7 +251,7 @@ def _each_series(recorded: Recorded, period: Period, settings: Config) -> Iterat
             return
         if (change.time or 0) < period.start * 1000:
             return
-        former = _before(former, change)
+        former = row_before(former, change)
         if begins_series(change):
             # How often it had been leased is not known, and what became of it later says nothing.
             row = changed(former, status=WAITING, fence=0)
@@ -263,20 +259,11 @@ def _each_series(recorded: Recorded, period: Period, settings: Config) -> Iterat
             last = _next_time_before(change, runs)
 
 
-def _before(row: Row, change: AuditRecord) -> Row:
-    """The row before a change, without the columns that the audit trail does not have."""
-    columns = {name: value for name, value in values(change.before).items() if name in _DEFINITION}
-    if isinstance(options := columns.get("options"), Mapping):
-        columns["options"] = json.dumps(options)
-    return changed(row, **columns)
-
-
 def _next_time_before(change: AuditRecord, runs: Sequence[RunRecord]) -> int | None:
     """The next time of a schedule before a change; None if it is not known."""
     if (held := _held_at(change, runs)) is not None:
         return held.last + 1
-    last = values(change.before).get("next_time")
-    return last if isinstance(last, int) else None
+    return number_in(change.before, "next_time")
 
 
 def _series(
@@ -336,8 +323,7 @@ def _start_after(
     change: AuditRecord, held: RunRecord | None, runs: Sequence[RunRecord], last: int
 ) -> int:
     """The first occurrence after a change of the trigger or of the next time."""
-    start = values(change.after).get("next_time")
-    if isinstance(start, int):
+    if (start := number_in(change.after, "next_time")) is not None:
         return start
     if held is not None:
         # The new trigger begins at the end of the task that was running.
@@ -530,12 +516,12 @@ def begins_series(audit: AuditRecord) -> bool:
 
 def first_runs(audits: Sequence[AuditRecord]) -> Mapping[int, int]:
     """The scheduled times whose run was added with an earlier time, and those times."""
-    added = (values(audit.after) for audit in audits if audit.before is None)
-    times = ((each.get("next_time"), each.get("next_run_time")) for each in added)
+    added = (audit.after for audit in audits if audit.before is None)
+    times = ((number_in(each, "next_time"), number_in(each, "next_run_time")) for each in added)
     return {
         scheduled: run_at
         for scheduled, run_at in times
-        if isinstance(scheduled, int) and isinstance(run_at, int) and run_at < scheduled
+        if scheduled is not None and run_at is not None and run_at < scheduled
     }
 
 

@@ -11,7 +11,7 @@ from itertools import groupby, pairwise
 from operator import attrgetter
 
 from psched.core.catchup import iso
-from psched.core.history.changes import values
+from psched.core.history.changes import number_in, time_of
 from psched.core.history.records import (
     FOREVER,
     SKIPPED,
@@ -260,11 +260,11 @@ def _against_pauses(seen: Seen) -> Iterator[Violation]:
     changes = sorted(seen.audits, key=lambda each: each.time or 0)
     for witness in seen.witnesses:
         mine = [each for each in changes if each.key == witness.key]
-        before = [each for each in mine if (each.time or 0) / 1000 <= witness.started]
+        before = [each for each in mine if time_of(each) <= witness.started]
         if not before or before[-1].action != "pause":
             continue
-        since, until = (before[-1].time or 0) / 1000, values(before[-1].after).get("paused_until")
-        over = isinstance(until, int) and until <= witness.store_time
+        since, until = time_of(before[-1]), number_in(before[-1].after, "paused_until")
+        over = until is not None and until <= witness.store_time
         excused = seen.explain(since, witness.started, breaks=True) or any(
             # The record of a later change may be lost.
             fault.host == PEOPLE and fault.touches(since, witness.started, PEOPLE)

@@ -1,18 +1,16 @@
 """What is known about a schedule and one occurrence: the row, records, changes and workers."""
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from difflib import get_close_matches
 from functools import cached_property, partial
-from typing import Any
 
 from psched.base.errors import InvalidError
 from psched.base.retry import Send
 from psched.config import Config
 from psched.core.definition import Definition, parse_row
-from psched.core.history.changes import changes_trigger, time_of, values
+from psched.core.history.changes import changes_trigger, number_in, row_before, time_of
 from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
 from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
 from psched.core.history.why.answer import Answer, Code, State
@@ -60,9 +58,6 @@ _SIMILAR = 300
 _LONGEST_SIMILAR = 40
 """The most characters of keys that are compared. For the worst keys, the time grows with the third
 power of their lengths: it would be a minute for those that are as long as keys can be."""
-
-_DEFINING = ("type", "cron", "timezone", "delay", "options")
-"""The columns that decide when a schedule runs, and on which workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +108,7 @@ class Facts:
     @cached_property
     def present(self) -> Then:
         """The present definition."""
-        return self._parsed({})
+        return self._parsed(self.row)
 
     @property
     def definition(self) -> Definition | None:
@@ -135,32 +130,27 @@ class Facts:
 
     def at(self, instant: int) -> Then:
         """The definition at an instant, as far as the recorded changes tell."""
-        columns: dict[str, Any] = {}
+        row = self.row
         until: AuditRecord | None = None
         for each in self.audits:
             if time_of(each) <= instant:
                 break
-            before = values(each.before)
             if each.before is None and each.after is not None:
-                first = values(each.after).get("next_time")
-                if isinstance(first, int) and first <= instant:
+                first = number_in(each.after, "next_time")
+                if first is not None and first <= instant:
                     break  # it was added with occurrences in the past
                 return Then(definition=None, until=until, added=each)
             if changes_trigger(each):
                 until = each
-            columns |= {name: before[name] for name in _DEFINING if name in before}
-        if not columns:
-            return changed(self.present, until=until)
-        return changed(self._parsed(columns), until=until)
+            row = None if row is None else row_before(row, each)
+        then = self.present if row == self.row else self._parsed(row)
+        return changed(then, until=until)
 
-    def _parsed(self, columns: Mapping[str, Any]) -> Then:
-        if self.row is None:
+    def _parsed(self, row: Row | None) -> Then:
+        if row is None:
             return Then(definition=None)
-        options = columns.get("options", self.row.options)
-        if isinstance(options, Mapping):
-            columns = {**columns, "options": json.dumps(options)}
         try:
-            return Then(definition=parse_row(changed(self.row, **columns), self.settings))
+            return Then(definition=parse_row(row, self.settings))
         except (InvalidError, TypeError) as error:
             return Then(definition=None, problem=str(error))
 

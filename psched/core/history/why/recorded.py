@@ -3,7 +3,7 @@
 from typing import Any
 
 from psched.base.quantities import format_duration
-from psched.core.history.changes import time_of, values, who
+from psched.core.history.changes import number_in, time_of, values, who
 from psched.core.history.records import FOREVER, AuditRecord, Fate, Outcome, RunRecord
 from psched.core.history.why.answer import Answer, Code, State
 from psched.core.history.why.availability import find_cause
@@ -392,7 +392,7 @@ def _steered(case: Case) -> Answer | None:
         return case.answer(
             Code.BEFORE_TRIGGER_CHANGE, State.DID_NOT_RUN, text, **_change_details(change)
         )
-    moved = values(change.after).get("next_time")
+    moved = number_in(change.after, "next_time")
     if change.action in {"cancel", "delete", "force_finish"}:
         verb = {"cancel": "cancelled", "delete": "deleted"}.get(change.action, "finished")
         code = Code.MARKED_FINISHED if verb == "finished" else Code.CANCELLED
@@ -405,7 +405,7 @@ def _steered(case: Case) -> Answer | None:
         text += f" {who(change)}"
     else:
         code = Code.MOVED
-        to = f" to {case.time(moved)}" if isinstance(moved, int) else ""
+        to = "" if moved is None else f" to {case.time(moved)}"
         text = (
             f"had not started when the next time of the schedule was set{to} at {when}"
             f" {who(change)} ({change.action})"
@@ -420,7 +420,7 @@ def _next_steering(case: Case) -> AuditRecord | None:
     """
     found = None
     for each in case.facts.audits:
-        before, after = (_number(side, "next_time") for side in (each.before, each.after))
+        before, after = (number_in(side, "next_time") for side in (each.before, each.after))
         moves = before is not None and after is not None
         if time_of(each) <= case.instant:
             passed = (before or 0) <= case.instant < (after or 0)
@@ -428,11 +428,6 @@ def _next_steering(case: Case) -> AuditRecord | None:
         if each is case.then.until or moves or each.action in _STEERING:
             found = each
     return found
-
-
-def _number(columns: str | None, name: str) -> int | None:
-    found = values(columns).get(name)
-    return found if isinstance(found, int) else None
 
 
 def _ran_later(case: Case, until: float) -> bool:
