@@ -88,7 +88,7 @@ def _collecting(found: list[Problem], key: str, line: int | None = None) -> Iter
     try:
         yield
     except InvalidPartsError as error:
-        found += (Problem(p.text, key, p.line or line, p.path) for p in error.parts)
+        found += (each._replace(key=key, line=each.line or line) for each in error.parts)
     except InvalidValueError as error:
         found.append(Problem(str(error), key, line))
 

@@ -22,7 +22,7 @@ from typing_extensions import override
 from psched.base.file_rights import refusal_of_file
 from psched.base.quantities import QUANTITIES
 from psched.config import references
-from psched.config.problems import InvalidPart, InvalidPartsError, InvalidValueError
+from psched.config.problems import InvalidPartsError, InvalidValueError, Problem
 from psched.config.references import Context
 from psched.config.store_kinds import STORE_KINDS
 from psched.triggers.zone import zone_names
@@ -57,19 +57,19 @@ def read_parts(
 
     ``read`` gets the name and the value of a part, and returns those that belong into the result.
     """
-    invalid: list[InvalidPart] = []
+    invalid: list[Problem] = []
     found: dict[str, V] = {}
     for name, given in value.items():
         raw = given if isinstance(given, RawValue) else RawValue(given)
         try:
             key, part = read(name, raw.value)
         except InvalidPartsError as error:
-            invalid += [
-                InvalidPart((name, *part.path), part.text, part.line or raw.line)
-                for part in error.parts
-            ]
+            invalid += (
+                each._replace(path=(name, *each.path), line=each.line or raw.line)
+                for each in error.parts
+            )
         except InvalidValueError as error:
-            invalid.append(InvalidPart((name,), str(error), raw.line))
+            invalid.append(Problem(str(error), line=raw.line, path=(name,)))
         else:
             found[key] = part
     if invalid:
@@ -223,126 +223,97 @@ class Choice(Kind):
         return word
 
 
-class MatchingText(Kind):
-    """Text that matches a pattern as a whole."""
+class Text(Kind):
+    """A text. ``convert`` makes the value of it, or returns None if it is refused."""
 
     description = ""  # overrides the abstract property; __init__ sets the real description
 
-    def __init__(self, description: str, pattern: re.Pattern[str]) -> None:
+    def __init__(
+        self,
+        description: str,
+        convert: Callable[[str, Context], object] = lambda text, _context: text,
+    ) -> None:
         self.description = description
-        self._pattern = pattern
+        self._convert = convert
 
     @override
-    def read(self, value: object, context: Context) -> str:
-        word = self.text(value, context)
-        if not self._pattern.fullmatch(word):
+    def read(self, value: object, context: Context) -> Any:
+        found = self._convert(self.text(value, context), context)
+        if found is None:
             raise InvalidValueError(f"must be {self.description}")
-        return word
+        return found
 
 
-class SecretText(Kind):
-    """A text that is a secret, such as a password; every printable text is accepted."""
+class MatchingText(Text):
+    """A text that matches a pattern as a whole."""
 
-    description = "a text"
-
-    @override
-    def read(self, value: object, context: Context) -> str:
-        return self.text(value, context)
-
-
-class ZoneName(Kind):
-    """The name of a time zone in psched's zone data."""
-
-    description = "the name of a timezone, such as UTC or Europe/Berlin"
-
-    @override
-    def read(self, value: object, context: Context) -> str:
-        name = self.text(value, context)
-        if name not in zone_names():
-            raise InvalidValueError(f"must be {self.description}")
-        return name
-
-
-class File(Kind):
-    """The path of a file or folder, made absolute because a daemon changes its current folder."""
-
-    description = "the path of a file"
-
-    @override
-    def read(self, value: object, context: Context) -> Path:
-        return context.absolute(self.text(value, context))
-
-
-class Folders(Kind):
-    """A list of folders. Their paths are made absolute, and are text, as ``sys.path`` requires."""
-
-    description = "the path of a folder, or a list of such"
-
-    @override
-    def read(self, value: object, context: Context) -> tuple[str, ...]:
-        return tuple(str(context.absolute(self.text(item, context))) for item in _items(value))
-
-
-class Modules(Kind):
-    """A list of module names and paths of Python files. The paths are made absolute.
-
-    An item that contains a slash or ends in ``.py`` is a path. If a path does not end in ``.py``,
-    this ending is added.
-    """
-
-    description = "the name of a module or the path of a Python file, or a list of such"
-
-    @override
-    def read(self, value: object, context: Context) -> tuple[str, ...]:
-        modules = (self.text(item, context) for item in _items(value))
-        return tuple(
-            f"{context.absolute(m.removesuffix('.py'))}.py" if "/" in m or m.endswith(".py") else m
-            for m in modules
+    def __init__(self, description: str, pattern: re.Pattern[str]) -> None:
+        super().__init__(
+            description, lambda text, _context: text if pattern.fullmatch(text) else None
         )
 
 
-class ModuleNames(Kind):
-    """A list of module names."""
-
-    description = "the name of a module, such as myapp.triggers, or a list of such"
+class Texts(Text):
+    """A text, or a list of texts."""
 
     @override
-    def read(self, value: object, context: Context) -> tuple[str, ...]:
-        names = tuple(self.text(item, context) for item in _items(value))
-        parts = [part for name in names for part in name.split(".")]
-        if not all(map(str.isidentifier, parts)) or any(name.endswith(".py") for name in names):
-            raise InvalidValueError(f"must be {self.description}")
-        return names
+    def read(self, value: object, context: Context) -> tuple[Any, ...]:
+        if value is None:
+            return ()
+        items = value if isinstance(value, list | tuple) else [value]
+        return tuple(super(Texts, self).read(item, context) for item in items)
 
 
-class Names(Kind):
+def names(what: str) -> Texts:
     """A list of names; ``what`` has them, for example ``a type``."""
-
-    description = ""  # overrides the abstract property; __init__ sets the real description
-
-    def __init__(self, what: str) -> None:
-        self.description = f"the name of {what}, or a list of such"
-
-    @override
-    def read(self, value: object, context: Context) -> tuple[str, ...]:
-        return tuple(self.text(item, context) for item in _items(value))
+    return Texts(f"the name of {what}, or a list of such")
 
 
-class FieldNames(Kind):
-    """A list of patterns of field names, in which ``*`` stands for any characters."""
+def _module(text: str, context: Context) -> str:
+    """The name of a module; or the absolute path of a file, if it contains a slash or ``.py``."""
+    is_path = "/" in text or text.endswith(".py")
+    return f"{context.absolute(text.removesuffix('.py'))}.py" if is_path else text
 
-    description = (
-        "the name of a field, in which * stands for any characters, or a list of such, as in"
-        ' [password, "*token*"]'
-    )
 
-    @override
-    def read(self, value: object, context: Context) -> tuple[str, ...]:
-        names = tuple(self.text(item, context).strip() for item in _items(value))
-        # Several names in one text are a mistake: nothing would be hidden.
-        if any(not name or set(name) & set(",;:=\"'[]{}") for name in names):
-            raise InvalidValueError(f"must be {self.description}")
-        return names
+def _module_name(text: str, _context: Context) -> str | None:
+    is_name = all(map(str.isidentifier, text.split("."))) and not text.endswith(".py")
+    return text if is_name else None
+
+
+def _field_name(text: str, _context: Context) -> str | None:
+    # Several names in one text are a mistake: nothing would be hidden.
+    name = text.strip()
+    return None if not name or set(name) & set(",;:=\"'[]{}") else name
+
+
+def _store_type(text: str, _context: Context) -> str | None:
+    return text if text in STORE_KINDS or re.fullmatch(r"\w[\w.]*:\w+", text) else None
+
+
+SECRET = Text("a text")
+ZONE_NAME = Text(
+    "the name of a timezone, such as UTC or Europe/Berlin",
+    lambda text, _context: text if text in zone_names() else None,
+)
+STORE_TYPE = Text(
+    f"{', '.join(STORE_KINDS)}, or module:Class, the import path of a store of your own",
+    _store_type,
+)
+# Paths are made absolute, because a daemon changes its current folder.
+FILE = Text("the path of a file", lambda text, context: context.absolute(text))
+FOLDERS = Texts(
+    "the path of a folder, or a list of such",
+    lambda text, context: str(context.absolute(text)),  # a text, as `sys.path` requires
+)
+MODULES = Texts("the name of a module or the path of a Python file, or a list of such", _module)
+MODULE_NAMES = Texts(
+    "the name of a module, such as myapp.triggers, or a list of such", _module_name
+)
+FIELD_NAMES = Texts(
+    "the name of a field, in which * stands for any characters, or a list of such, as in"
+    ' [password, "*token*"]',
+    _field_name,
+)
 
 
 class Programs(Kind):
@@ -406,7 +377,9 @@ class Command(Kind):
 
     @override
     def read(self, value: object, context: Context) -> tuple[str, ...]:
-        items = _items(value)
+        items = [] if value is None else value
+        if not isinstance(items, list | tuple):
+            items = [items]
         if not items:
             raise InvalidValueError(f"must be {self.description}, not an empty list")
         program = self.text(items[0], context)
@@ -419,22 +392,6 @@ class Command(Kind):
         # because some programs accept such arguments.
         arguments = (references.expand(str(item), context) for item in items[1:])
         return (program, *arguments)
-
-
-class StoreType(Kind):
-    """The name of one of psched's kinds of store, or the import path of a user's store class."""
-
-    @property
-    @override
-    def description(self) -> str:
-        return f"{', '.join(STORE_KINDS)}, or module:Class, the import path of a store of your own"
-
-    @override
-    def read(self, value: object, context: Context) -> str:
-        word = self.text(value, context)
-        if word not in STORE_KINDS and not re.fullmatch(r"\w[\w.]*:\w+", word):
-            raise InvalidValueError(f"must be {self.description}")
-        return word
 
 
 _CREDENTIALS = "${CREDENTIALS_DIRECTORY}"
@@ -666,13 +623,6 @@ class PerType(Parts[Types]):
             hint = f"did you mean {near[0]}?" if near else f"these are {', '.join(kinds)}"
             raise InvalidValueError(f"is not a setting of a type; {hint}")
         return str(name), kinds[str(name)].read(value, context)
-
-
-def _items(value: object) -> list[object]:
-    """A value as a list: None is an empty one, and what is no list is its only item."""
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _as_number(digits: str) -> int | float | str:

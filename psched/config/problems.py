@@ -18,29 +18,21 @@ class InvalidValueError(Exception):
     """A value cannot be used. The error's text says why, and what can be used instead."""
 
 
-class InvalidPart(NamedTuple):
-    """A part of a value that cannot be used: where it is, why, and what can be used instead."""
+class Problem(NamedTuple):
+    """One problem of a configuration: what is wrong, and how the user can fix it."""
 
-    path: tuple[object, ...]  # the keys of the mappings around it, and its own
     text: str
+    key: str | None = None  # the setting; None if it is known elsewhere, or there is none
     line: int | None = None
+    path: tuple[object, ...] = ()  # of the part of the value that is wrong
 
 
 class InvalidPartsError(InvalidValueError):
     """Some parts of a value cannot be used; `parts` lists them."""
 
-    def __init__(self, parts: Sequence[InvalidPart]) -> None:
+    def __init__(self, parts: Sequence[Problem]) -> None:
         super().__init__("; ".join(f"{_path(part.path)}: {part.text}" for part in parts))
         self.parts = parts
-
-
-class Problem(NamedTuple):
-    """One problem of a configuration: what is wrong, and how the user can fix it."""
-
-    text: str
-    key: str | None = None  # the setting
-    line: int | None = None
-    path: tuple[object, ...] = ()  # of the part of the value that is wrong
 
 
 def safe_name(key: object) -> str:

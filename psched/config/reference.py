@@ -14,18 +14,14 @@ from psched.config import settings
 from psched.config.kinds import (
     Choice,
     Command,
-    FieldNames,
     Flag,
-    Folders,
     Kind,
-    ModuleNames,
-    Modules,
-    Names,
     Networks,
     Number,
     Options,
     PerType,
     Programs,
+    Texts,
 )
 from psched.config.monitoring.expect import PARTS, Expect
 from psched.config.monitoring.hooks import Data, Headers, HooksKind
@@ -42,7 +38,7 @@ _SIMPLE: Sequence[tuple[tuple[type[Kind], ...], Mapping[str, Any]]] = (
     ((Flag,), {"anyOf": [{"type": "boolean"}, _REFERENCE]}),
     ((Programs, Networks), {"anyOf": [_SWITCH, {"type": "array", "items": _TEXT}]}),
     (
-        (Command, FieldNames, Folders, ModuleNames, Modules, Names),
+        (Command, Texts),
         {"anyOf": [_TEXT, {"type": ["array", "null"], "items": _TEXT}]},
     ),
     ((PingUrls,), {**_OBJECT, "additionalProperties": _TEXT}),

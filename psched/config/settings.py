@@ -18,20 +18,22 @@ from psched.base.compression import LARGEST
 from psched.base.log_lines import FORMATS
 from psched.config import redis_urls, references, urls
 from psched.config.kinds import (
+    FIELD_NAMES,
+    FILE,
+    FOLDERS,
+    MODULE_NAMES,
+    MODULES,
     NO_OPTIONS,
     NO_TYPES,
+    SECRET,
+    STORE_TYPE,
+    ZONE_NAME,
     Choice,
     Command,
-    FieldNames,
-    File,
     Flag,
-    Folders,
     InputFile,
     Kind,
     MatchingText,
-    ModuleNames,
-    Modules,
-    Names,
     Network,
     Networks,
     Number,
@@ -39,11 +41,9 @@ from psched.config.kinds import (
     PerType,
     Programs,
     RawValue,
-    SecretText,
     StoreOptions,
-    StoreType,
     Types,
-    ZoneName,
+    names,
 )
 from psched.config.monitoring.expect import NO_EXPECTATIONS, Expect, Expectations
 from psched.config.monitoring.hooks import NO_HOOKS, HookNames, Hooks, HooksKind
@@ -134,7 +134,7 @@ class Config:
     withheld: frozenset[str] = field(default=frozenset(), compare=False)
     url_is_default: bool = field(default=False, compare=False)
 
-    type: Annotated[str, StoreType()] = "rdb"
+    type: Annotated[str, STORE_TYPE] = "rdb"
     """Kind of store; with a Redis url you can leave it out.
     - `rdb`: a relational database, with a table of psched's own: SQLite, PostgreSQL, MySQL, MariaDB
     - `rdb_compat`: PerfectSched's table, shared with PerfectSched's workers: see [another
@@ -189,11 +189,11 @@ class Config:
     """Number of the database on the Redis server, if no url is set; by default 0. Example: `db:
     2`"""
 
-    path: Annotated[Path | None, File()] = None
+    path: Annotated[Path | None, FILE] = None
     """Unix socket of the Redis server, instead of host and port. Example: `path:
     /run/redis/redis-server.sock`"""
 
-    password: Annotated[str | None, SecretText()] = None
+    password: Annotated[str | None, SECRET] = None
     """Password for the Redis server, if no url is set. Example: `password: ${REDIS_PASSWORD}`"""
 
     wait_replicas: Annotated[int, Number(unit="replicas", whole=True, most=100)] = 0
@@ -275,7 +275,7 @@ class Config:
     - `off`: nobody
     """
 
-    timezone: Annotated[str, ZoneName()] = "UTC"
+    timezone: Annotated[str, ZONE_NAME] = "UTC"
     """Timezone of schedules that name none."""
 
     alive_time: Annotated[
@@ -511,23 +511,23 @@ class Config:
     - `return`: also what its handler returns, unless that is None or cannot be written as JSON
     """
 
-    redact: Annotated[tuple[str, ...] | None, FieldNames()] = None
+    redact: Annotated[tuple[str, ...] | None, FIELD_NAMES] = None
     """Names of fields whose values the command psched [hides](history.md#secrets) wherever it shows
     payloads, results and errors. * stands for any characters, and upper and lower case are the
     same. Without this setting, only changes of schedules (audit, edit, the plan of apply) hide
     values, of fields whose names contain password, passwd, secret, token or api_key; with [],
     nothing is hidden. Example: `redact: [password, "*token*"]`"""
 
-    load_path: Annotated[tuple[str, ...], Folders()] = ()
+    load_path: Annotated[tuple[str, ...], FOLDERS] = ()
     """Folders that are searched for Python modules first. One, or a list."""
 
-    triggers: Annotated[tuple[str, ...] | None, ModuleNames()] = None
+    triggers: Annotated[tuple[str, ...] | None, MODULE_NAMES] = None
     """Modules whose classes a trigger may name, '@call module:Class', submodules included; one, or
     a list. By default all that are found in `load_path`. No other module is imported, whatever a
     row says. If a row names another module, psched leaves the row to hosts that allow this module.
     Example: `triggers: [myapp.triggers]`"""
 
-    require: Annotated[tuple[str, ...], Modules()] = ()
+    require: Annotated[tuple[str, ...], MODULES] = ()
     """Modules and Python files (ending in .py) that define the [handlers](tasks.md). They
     are loaded at the start; one, or a list."""
 
@@ -566,7 +566,7 @@ class Config:
     trusted only if you say so. It is also off if exec or script is set. Example: `exec_type: on`
     """
 
-    only: Annotated[tuple[str, ...], Names("a type")] = ()
+    only: Annotated[tuple[str, ...], names("a type")] = ()
     """The types of task that these workers run; they leave all others to other workers. An empty
     list means every type; then a task whose type has no handler here fails. For example
     `only: [report, mail]`."""
@@ -583,7 +583,7 @@ class Config:
     can read them; they contain types of tasks, but no keys and no data. Needs the extra: `pip
     install psched[metrics]`. Example: `metrics: 127.0.0.1:9464`"""
 
-    metrics_keys: Annotated[tuple[str, ...], Names("a schedule")] = ()
+    metrics_keys: Annotated[tuple[str, ...], names("a schedule")] = ()
     """Keys of schedules, at most 100, for which [the metrics](metrics.md#what-is-shown) also show
     when they have last succeeded: [nightly, backup]. Whoever can read the metrics then sees these
     keys."""
@@ -662,7 +662,7 @@ class Config:
     """Bytes of what an attempt has printed that its ping contains, the last ones; 0: none. Only
     output that is kept (see `output`) is sent."""
 
-    log: Annotated[Path | None, File()] = None
+    log: Annotated[Path | None, FILE] = None
     """File of [the log](daemon.md#the-log), created with mode 0640; or /dev/stdout or /dev/stderr.
     By default standard error, which systemd keeps in its journal. It must be a regular file or a
     device; anything else is removed, because a task may have put it there. A symbolic link is
@@ -677,7 +677,7 @@ class Config:
     systemd's journal, each line also has the priority of its level. What tasks print stays as the
     setting output says."""
 
-    pid_file: Annotated[Path | None, File()] = None
+    pid_file: Annotated[Path | None, FILE] = None
     """A file that holds the process id of psched-master while it runs. systemd does not need it.
     Example: `pid_file: /run/psched/psched.pid`"""
 

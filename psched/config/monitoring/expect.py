@@ -120,8 +120,7 @@ def read_expectations(value: object) -> Expectations:
     try:
         return _KIND.read(value, _LITERAL)
     except InvalidPartsError as error:
-        problems = [Problem(part.text, "expect", path=part.path) for part in error.parts]
-        raise config_error(problems) from None
+        raise config_error(each._replace(key="expect") for each in error.parts) from None
     except InvalidValueError as error:
         raise config_error([Problem(str(error), "expect")]) from None
 

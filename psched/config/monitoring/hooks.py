@@ -15,24 +15,24 @@ from typing_extensions import override
 from psched.base.file_rights import refusal_of_file
 from psched.config import urls
 from psched.config.kinds import (
+    FILE,
+    SECRET,
     Choice,
     Command,
-    File,
     FrozenMapping,
     InputFile,
     Kind,
     MatchingText,
-    Names,
     Number,
     Parts,
-    SecretText,
+    Texts,
     kinds_of,
     read_parts,
     read_password,
     without_lines,
 )
 from psched.config.monitoring.http_url import header_problem, parse, secret_words
-from psched.config.problems import InvalidPart, InvalidPartsError, InvalidValueError
+from psched.config.problems import InvalidPartsError, InvalidValueError, Problem
 from psched.config.references import Context
 
 MOST_TRIES = 12
@@ -93,10 +93,9 @@ class Headers(Kind):
         return headers
 
 
-class _Addresses(Names):
+class _Addresses(Texts):
     def __init__(self) -> None:
-        super().__init__(_ADDRESS.description)
-        self.description = f"{_ADDRESS.description}, or a list of such"
+        super().__init__(f"{_ADDRESS.description}, or a list of such")
 
     @override
     def read(self, value: object, context: Context) -> tuple[str, ...]:
@@ -139,7 +138,7 @@ class Webhook:
     url: Annotated[str, _WebhookUrl()] = field(repr=False)
     """A secret, because many receivers trust whoever knows it."""
     template: Annotated[str, Choice(*TEMPLATES)] = "json"
-    secret: Annotated[str | None, SecretText()] = field(default=None, repr=False)
+    secret: Annotated[str | None, SECRET] = field(default=None, repr=False)
     """The key of the signature, or PagerDuty's routing key."""
     secret_file: Annotated[Path | None, InputFile(private=True, needed=False)] = None
     headers: Annotated[tuple[tuple[str, str], ...], Headers()] = field(default=(), repr=False)
@@ -182,7 +181,7 @@ class MailHook:
     to: Annotated[tuple[str, ...], _Addresses()]
     sender: Annotated[str | None, _ADDRESS] = None
     """The address in the header ``From``; None means the user of the monitor."""
-    sendmail: Annotated[Path, File()] = Path("/usr/sbin/sendmail")
+    sendmail: Annotated[Path, FILE] = Path("/usr/sbin/sendmail")
     """The program; not used if ``smtp`` is set."""
     smtp: Annotated[str | None, _HOST] = None
     """The name or address of the server; None if the program is used."""
@@ -243,11 +242,11 @@ class Hooks(FrozenMapping[Hook]):
 NO_HOOKS = Hooks()
 
 
-class HookNames(Names):
+class HookNames(Texts):
     """A list of names of hooks."""
 
     def __init__(self) -> None:
-        super().__init__("a hook")
+        super().__init__("the name of a hook, or a list of such")
 
     @override
     def read(self, value: object, context: Context) -> tuple[str, ...]:
@@ -304,7 +303,7 @@ class HooksKind(Parts[Hooks]):
 
         values = read_parts(value, read_field)
         if kind == "mail" and (wrong := [*_contradictions(value)]):
-            raise InvalidPartsError([InvalidPart((), text) for text in wrong])
+            raise InvalidPartsError([Problem(text) for text in wrong])
         hook = _KINDS[kind](**values)
         _check(hook)
         return name, hook
