@@ -316,31 +316,55 @@ FIELD_NAMES = Texts(
 )
 
 
-class Programs(Kind):
-    """The programs that tasks are allowed to run: any (on), none (off), or those in a list.
+class AllOrSome(Kind):
+    """All of something (on), none (off), or those in a list.
 
     A boolean is accepted, because YAML reads ``on`` as true and ``off`` as false.
     """
 
-    description = "on, off or a list of programs"
+    noun = ""
+    all: object = True
+    none: object = False
 
     @override
-    def read(self, value: object, context: Context) -> bool | tuple[str, ...]:
-        if isinstance(value, bool):
-            return value
+    def read(self, value: object, context: Context) -> Any:
         if isinstance(value, str):
             word = self.text(value, context)
             if word not in ("on", "off"):
-                raise InvalidValueError(f"must be {self.description}; one program is a list, too")
-            return word == "on"
+                raise InvalidValueError(
+                    f"must be {self.description}; one {self.noun} is a list, too"
+                )
+            value = word == "on"
+        if isinstance(value, bool):
+            return self.all if value else self.none
         if not isinstance(value, list | tuple):
             raise self.mismatch(value)
-        if not value:
+        return tuple(self.item(each, context) for each in value)
+
+    @abstractmethod
+    def item(self, value: object, context: Context) -> object:
+        """Check an item of a list."""
+
+
+class Programs(AllOrSome):
+    """The programs that tasks are allowed to run."""
+
+    description = "on, off or a list of programs"
+    noun = "program"
+
+    @override
+    def read(self, value: object, context: Context) -> bool | tuple[str, ...]:
+        found: bool | tuple[str, ...] = super().read(value, context)
+        if found == ():
             raise InvalidValueError("is an empty list; write off")
-        programs = (self.text(item, context) for item in value)
+        return found
+
+    @override
+    def item(self, value: object, context: Context) -> str:
         # A program with a slash is a path, which is made absolute. A name without a slash is left
         # unchanged, because the program is searched for in $PATH when a task runs it.
-        return tuple(str(context.absolute(p)) if "/" in p else p for p in programs)
+        program = self.text(value, context)
+        return str(context.absolute(program)) if "/" in program else program
 
 
 class Flag(Kind):
@@ -471,28 +495,16 @@ EVERYWHERE: tuple[Network, ...] = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 """The networks that contain every address."""
 
 
-class Networks(Kind):
-    """Networks: all (on), none (off), or those in a list.
-
-    A boolean is accepted, because YAML reads ``on`` as true and ``off`` as false.
-    """
+class Networks(AllOrSome):
+    """Networks that requests may be sent to."""
 
     description = "on, off or a list of networks such as 10.1.0.0/16"
+    noun = "network"
+    all = EVERYWHERE
+    none = ()
 
     @override
-    def read(self, value: object, context: Context) -> tuple[Network, ...]:
-        words = {"on": True, "off": False}
-        if isinstance(value, str):
-            value = words.get(self.text(value, context))
-            if value is None:
-                raise InvalidValueError(f"must be {self.description}; one network is a list, too")
-        if isinstance(value, bool):
-            return EVERYWHERE if value else ()
-        if not isinstance(value, list | tuple):
-            raise self.mismatch(value)
-        return tuple(self._network(each, context) for each in value)
-
-    def _network(self, value: object, context: Context) -> Network:
+    def item(self, value: object, context: Context) -> Network:
         if isinstance(value, IPv4Network | IPv6Network):
             return value
         try:

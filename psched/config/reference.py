@@ -12,15 +12,14 @@ from typing import Any
 
 from psched.config import settings
 from psched.config.kinds import (
+    AllOrSome,
     Choice,
     Command,
     Flag,
     Kind,
-    Networks,
     Number,
     Options,
     PerType,
-    Programs,
     Texts,
 )
 from psched.config.monitoring.expect import PARTS, Expect
@@ -36,7 +35,7 @@ _REFERENCE = {"type": "string", "pattern": r"\$\{"}
 _OBJECT = {"type": ["object", "null"]}
 _SIMPLE: Sequence[tuple[tuple[type[Kind], ...], Mapping[str, Any]]] = (
     ((Flag,), {"anyOf": [{"type": "boolean"}, _REFERENCE]}),
-    ((Programs, Networks), {"anyOf": [_SWITCH, {"type": "array", "items": _TEXT}]}),
+    ((AllOrSome,), {"anyOf": [_SWITCH, {"type": "array", "items": _TEXT}]}),
     (
         (Command, Texts),
         {"anyOf": [_TEXT, {"type": ["array", "null"], "items": _TEXT}]},

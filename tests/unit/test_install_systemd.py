@@ -12,10 +12,16 @@ from click.testing import CliRunner
 
 from psched.base.errors import ConfigError
 from psched.cli.commands import psched
-from psched.cli.install import environment as environment_module
+from psched.cli.install import files as installed
 from psched.cli.install.command import Installation
-from psched.cli.install.environment import HIDDEN, Environment
-from psched.cli.install.files import State, SystemFile, service_files, user_files
+from psched.cli.install.files import (
+    HIDDEN,
+    Environment,
+    State,
+    SystemFile,
+    service_files,
+    user_files,
+)
 
 ROOT = Path(__file__).parents[2]
 MASTER = Path("/opt/somewhere/bin/psched-master")
@@ -236,7 +242,7 @@ class TestEnvironment:
     @pytest.fixture
     def place(self, monkeypatch):
         """An empty folder for all users; the folder for temporary files counts as visible."""
-        monkeypatch.setattr(environment_module, "HIDDEN", {})
+        monkeypatch.setattr(installed, "HIDDEN", {})
         with tempfile.TemporaryDirectory() as folder:
             Path(folder).chmod(0o755)
             yield Path(folder)
@@ -268,7 +274,7 @@ class TestEnvironment:
         home.mkdir()
         (home / "python3").write_text("")
         (place / "bin/python").symlink_to(home / "python3")
-        monkeypatch.setattr(environment_module, "HIDDEN", {str(home): "ProtectHome=yes"})
+        monkeypatch.setattr(installed, "HIDDEN", {str(home): "ProtectHome=yes"})
         linked = Environment(place, placed.master, ROOT, (place / "bin/python",))
         text = f"leads to {home}/python3: the service cannot see it, because .* hides {home};"
         with pytest.raises(ConfigError, match=text):

@@ -11,9 +11,10 @@ import click
 
 from psched.base.errors import CommandError, ConfigError
 from psched.cli.exit_status import report_errors
-from psched.cli.install.environment import USER, Environment
 from psched.cli.install.files import (
     CONFIG,
+    USER,
+    Environment,
     State,
     SystemFile,
     service_files,
