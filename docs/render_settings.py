@@ -178,7 +178,7 @@ def page() -> str:
 
 
 def as_markdown(text: str) -> Iterator[str]:
-    """The parts of a page: paragraphs in one line, as in all pages."""
+    """The parts of a page: paragraphs in one line, so that no line begins as a list does."""
     for kind, part in blocks(text):
         if kind == "code":
             is_settings = part.partition(":")[0] in SETTINGS

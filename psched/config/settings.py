@@ -248,9 +248,9 @@ class Config:
 
     database_timeout: Annotated[float | None, Number(above=0)] = None
     """Longest wait for an answer of the database. The default follows from `alive_time`, and is at
-    most 5. Raise it for a slow or distant database; `psched check` warns if it or `alive_time` is
-    too short. Twice this time must be less than 15, and less than 0.4 times `alive_time`, so that a
-    task can still be stopped in time when the database hangs. Example: `database_timeout: 5s`"""
+    most 5s. Raise it for a slow or distant database; `psched check` warns if it or `alive_time` is
+    too short. Twice this time must be less than 15s, and less than 0.4 times `alive_time`, so that
+    a task can still be stopped in time when the database hangs. Example: `database_timeout: 5s`"""
 
     claim_strategy: Annotated[
         str, Choice("auto", "skip_locked", "cas", removed=["update_first"])
@@ -293,9 +293,10 @@ class Config:
       and for 4.5 minutes with 5m. A failover of the database may take that long, less up to a
       quarter of the lease, because the last extend may be that old when the failover begins.
 
-    60s is right for most. 6s is possible if the database is near and never unreachable. The default
-    is that of PerfectSched. A type's `alive_time` is stored with a task when it is added or pushed;
-    a row that was inserted by plain SQL uses its own, or that of the installation.
+    60s is right for most. 6s is possible if the database is near and never unreachable. Without
+    this setting, the length is 5m, as in PerfectSched. A type's `alive_time` is stored with a task
+    when it is added or pushed; a row that was inserted by plain SQL uses its own, or that of the
+    installation.
     """
 
     catchup: Annotated[str, Choice("all", "latest", "skip"), PER_SCHEDULE] = "all"
