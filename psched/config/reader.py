@@ -62,10 +62,7 @@ def read_raw(path: Files, environment: str | None = None) -> dict[str, object]:
 
 
 def raw_settings(settings: Config, environment: str | None = None) -> dict[str, object]:
-    """Return the settings as they are written in the file that ``settings`` were read from.
-
-    The result is empty if ``settings`` were not read from a file.
-    """
+    """The settings as written in the file that ``settings`` were read from; empty without one."""
     return {} if settings.origin is None else read_raw(settings.origin, environment)
 
 
@@ -150,10 +147,7 @@ def _content(source: _Source) -> str:
 def _section(
     given: Mapping[str, RawValue], asked: str | None, environ: Mapping[str, str]
 ) -> Mapping[str, RawValue] | Problem:
-    """Return the settings that apply: those of a section, or those of a file without sections.
-
-    Return a problem if the section is missing, or if the file mixes sections and settings.
-    """
+    """The settings that apply: of a section, or of a file without sections; or what is wrong."""
     sections = {key: each for key, each in given.items() if _may_be_section(key, each.value)}
     others = {key: each for key, each in given.items() if key not in sections}
     if sections and not others:
@@ -179,11 +173,7 @@ def _choose(sections: Mapping[str, RawValue], environment: str) -> Mapping[str, 
 
 
 def _mixture(sections: Mapping[str, RawValue], others: Mapping[str, RawValue]) -> Problem:
-    """Return the problem of a file that mixes settings and sections at its top.
-
-    The problem is reported for the first entry of the rarer kind, because entries of that kind are
-    probably the mistake.
-    """
+    """The problem of a file that mixes settings and sections; the rarer kind is the mistake."""
     key, each = next(iter(min(others, sections, key=len).items()))
     return Problem(
         f"a file has either settings or sections at its top; put {safe_name(next(iter(others)))} "

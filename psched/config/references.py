@@ -75,10 +75,7 @@ def occur_in(text: str) -> bool:
 
 
 def variables(text: str) -> dict[int, str]:
-    """Find the environment variables that `text` refers to.
-
-    Return, for the position of each such reference in `text`, the name of the variable.
-    """
+    """The environment variables that `text` refers to, by the positions of the references."""
     found = _REFERENCE.finditer(text)
     return {match.start(): match["variable"] for match in found if match["variable"]}
 
@@ -92,10 +89,7 @@ _credentials: set[str] = set()
 
 
 def withhold(names: Iterable[str]) -> None:
-    """Remove variables from this process's environment, so that no program inherits them from it.
-
-    This process, and processes forked from it, can still resolve references to these variables.
-    """
+    """Remove variables, so that no program inherits them; references still find their values."""
     for name in names:
         value = os.environ.pop(name, None)
         if value is not None:
@@ -114,10 +108,7 @@ def credentials() -> set[str]:
 
 
 def masked(text: str) -> str:
-    """Return `text` with each character of its references replaced by ``x``.
-
-    The positions of all characters outside the references stay unchanged.
-    """
+    """Return `text` with ``x`` for each character of its references; positions stay the same."""
     return _REFERENCE.sub(lambda match: "x" * len(match[0]), text)
 
 

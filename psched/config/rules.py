@@ -152,10 +152,7 @@ def automatic_processors() -> int:
 def _derive_url_and_type(
     values: dict[str, Any], given: Collection[str], before: Mapping[str, Any] | None
 ) -> Iterator[tuple[str, str]]:
-    """Derive the url of a Redis server from `_URL_PARTS`, and the type from a url.
-
-    Yield a problem for each of `_URL_PARTS` that is given beside a url.
-    """
+    """Derive the url of a Redis server from `_URL_PARTS`, or refuse them; and the type."""
     if "url" in given and "type" not in given:
         if is_redis(values["url"]):
             values["type"] = "redis"
@@ -171,10 +168,7 @@ def _derive_url_and_type(
 
 
 def _was_given_as_url(values: Mapping[str, Any]) -> bool:
-    """Whether the configuration contained a Redis url.
-
-    The result is False if the url was derived from `_URL_PARTS`, or is not a Redis url.
-    """
+    """Whether a Redis url was configured, and not derived from `_URL_PARTS`."""
     if not is_redis(values["url"]):
         return False
     has_file = values["password_file"] is not None
@@ -192,11 +186,7 @@ def _address(values: Mapping[str, Any]) -> Address:
 def _missing(
     values: Mapping[str, Any], given: Collection[str], before: Mapping[str, Any] | None
 ) -> list[str]:
-    """Return the names of the settings that ``type: rdb_compat`` requires and that are not given.
-
-    This type requires ``url`` and ``table``, because their defaults are for psched's own table. The
-    result is empty if the type was already ``rdb_compat`` before a change.
-    """
+    """What ``type: rdb_compat`` lacks: the defaults of url and table are for psched's own table."""
     is_theirs = values["type"] == "rdb_compat"
     was_theirs = before is not None and before["type"] == "rdb_compat"
     if not is_theirs or was_theirs:

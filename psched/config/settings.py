@@ -72,10 +72,7 @@ _SECRET_NAME = re.compile("pass|pwd|secret|token|credential|key$", re.IGNORECASE
 
 
 def secrets_among(options: Mapping[str, object]) -> set[str]:
-    """Return the texts of options that are secret by their names, and the passwords in urls.
-
-    Options within options are searched, too.
-    """
+    """Texts of options, at any depth, that are secret by their names; and passwords in urls."""
     found = set[str]()
     for name, value in options.items():
         if isinstance(value, Mapping):

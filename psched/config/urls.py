@@ -121,10 +121,7 @@ class Url(Kind):
 
 
 def with_absolute_file(url: str, context: Context) -> str:
-    """Return a url that `Url` has read, with the path of its SQLite file made absolute.
-
-    A url of any other database is returned unchanged.
-    """
+    """Return a url with the path of its SQLite file made absolute; others stay the same."""
     scheme, divider, rest = url.partition("://")
     if not scheme.startswith("sqlite"):
         return url

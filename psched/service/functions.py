@@ -192,11 +192,7 @@ def _hook(added: list[Callable[[], object]], function: Callable[[], object] | No
 
 
 def _check_usual_options(options: Mapping[str, Any]) -> None:
-    """Refuse options that no push of the function could have.
-
-    Raises:
-        InvalidError: an option is unknown, has an invalid value, or belongs to one push.
-    """
+    """Refuse options that no push of the function could have."""
     check_options(options)
     for name in _OF_ONE_PUSH:
         if name in options:

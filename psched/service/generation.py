@@ -115,10 +115,7 @@ def generation_spec(
 
 
 def _adopt(journal: Log, report: Mapping[str, Any]) -> None:
-    """Set the master's log file, level and format to those of a new generation.
-
-    Also log which programs and triggers the rows of its table can use.
-    """
+    """Set the master's log to that of a new generation, and log what its rows can use."""
     path = Path(report["log"]) if report["log"] else None
     try:
         redirect_log(journal, path, report["log_level"], report["log_format"])

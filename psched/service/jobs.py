@@ -189,10 +189,7 @@ def _attributes(run: object) -> dict[str, Any]:
 def _trigger(
     run: object, data: Mapping[str, Any] | None, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The field ``trigger`` in a form that workers can import; empty if it is not needed.
-
-    If no field says when the job runs, an object with ``next_at`` is its own trigger.
-    """
+    """The field ``trigger`` as workers import it: an object with ``next_at`` can be its own."""
     if "trigger" in fields:
         return {"trigger": name_main_class(fields["trigger"])}
     if data is not None and not _TRIGGERS & {*fields} and callable(getattr(run, "next_at", None)):
@@ -201,10 +198,7 @@ def _trigger(
 
 
 def _with_task(function: Callable[..., object]) -> Target:
-    """Return a handler that accepts a task and calls the function.
-
-    A function that has no parameter for the task is called without arguments.
-    """
+    """A handler that calls the function, with the task only if it has a parameter for it."""
     try:
         signature = inspect.signature(function)
         signature.bind()
@@ -217,10 +211,7 @@ def _with_task(function: Callable[..., object]) -> Target:
 
 
 def _object_handler(kind: type[Any]) -> type[Any]:
-    """A handler class that creates an object of class ``kind`` and calls the object's ``run()``.
-
-    The arguments for ``kind`` are in the task's data.
-    """
+    """A handler class: it makes an object of the task's data, and calls its ``run()``."""
 
     class Run:
         def __init__(self, task: Task) -> None:

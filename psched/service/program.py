@@ -170,11 +170,7 @@ def become_master() -> NoReturn:
 
 
 def with_program_folder(settings: Config) -> Config:
-    """Add the program's folder to ``load_path``, because its modules might define triggers.
-
-    The settings are returned unchanged if their ``load_path`` already contains the folder, or if
-    the folder is not in ``sys.path``.
-    """
+    """Add the program's folder, if it is searched, to ``load_path``, for triggers in it."""
     is_module, name = _program()
     folder = str(current_folder() if is_module else Path(name).parent)
     # Python resolves links in the path of the folder before it adds the folder.

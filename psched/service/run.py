@@ -120,11 +120,7 @@ def run_configured(
 
 
 def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Sequence[str]) -> int:
-    """Run the master of a program that calls `psched.Worker.run` or `psched.start`.
-
-    Returns:
-        The exit status.
-    """
+    """Run the master of a program that calls `psched.Worker.run` or `psched.start`."""
     _open_closed_streams()
     hidden = secrecy.hide()
     journal = log.start(None, "info", "master")
@@ -286,11 +282,7 @@ def _open_pid_file(pid_file: Path | None, undo: ExitStack) -> None:
 
 
 def _make_cgroup(mode: str, undo: ExitStack) -> MasterCgroup | None:
-    """Create the master's cgroup, unless the setting ``cgroup`` is off.
-
-    Returns:
-        The cgroup. None if the setting is off, or if it is auto and no cgroup can be created.
-    """
+    """Create the master's cgroup; None if it is off, or auto and not possible."""
     if mode == "off":
         return None
     try:

@@ -85,10 +85,7 @@ class ServiceFile:
 
 
 def find_services(folders: Sequence[Path]) -> Iterator[Service]:
-    """Yield what the living masters of this host have published in these folders.
-
-    Files that cannot be read and files of any other content are left out.
-    """
+    """Yield what the living masters of this host have published; other files are left out."""
     for folder in folders:
         for pid, start, path in _files(folder):
             with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -245,11 +245,7 @@ class Program:
 
 
 def _settings_of(backend: object) -> dict[str, str]:
-    """The settings ``type`` or ``url`` that follow from the argument ``backend`` of `start`.
-
-    Raises:
-        ConfigError: ``backend`` is neither a class nor a text.
-    """
+    """The settings ``type`` or ``url`` that follow from the argument ``backend`` of `start`."""
     if isinstance(backend, type):
         return {"type": f"{backend.__module__}:{backend.__qualname__}"}
     if not isinstance(backend, str):

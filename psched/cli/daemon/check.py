@@ -62,10 +62,7 @@ from psched.worker.startup_steps import was_moved_away
 
 
 def check_pings(settings: Config) -> None:
-    """Print where pings are sent, and check that this is allowed, as far as the URLs show it.
-
-    No name is looked up, and no ping is sent.
-    """
+    """Print where pings are sent, and whether that is allowed as far as the URLs show it."""
     refused = []
     for name, url in settings.pings.items():
         target = parse(url)

@@ -57,11 +57,7 @@ def configure(
 
 
 def _literal(overrides: Mapping[str, object]) -> dict[str, object]:
-    """Convert settings to the form that they have in a configuration file.
-
-    ``${`` in a text is escaped, because it would begin a reference in the file. Settings whose
-    value is None are left out.
-    """
+    """Convert settings to the form of a file: ``${`` is escaped, None is left out."""
 
     def escaped(value: object) -> object:
         if isinstance(value, str):

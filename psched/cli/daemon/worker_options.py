@@ -179,11 +179,7 @@ def overrides(given: Mapping[str, Any], words: tuple[str, ...]) -> dict[str, obj
 def settings_of_run(
     location: options.ConfigLocation, given: Mapping[str, Any], words: tuple[str, ...]
 ) -> tuple[options.ConfigLocation, Config]:
-    """Read the settings that ``run`` uses with these options.
-
-    Returns:
-        The location, whose overrides contain the settings of the options; and the settings.
-    """
+    """Read the settings that ``run`` uses with these options; also return where they are read."""
     path, environment, before = location
     chosen = {**overrides(given, words), **before}
 
@@ -202,11 +198,7 @@ def settings_of_run(
 def with_timeout(
     overrides: Mapping[str, object], set_in_file: Callable[[], Collection[str]]
 ) -> dict[str, object]:
-    """Return the overrides, to which PerfectQueue's default timeout is added if it applies.
-
-    The timeout applies with --exec or --script, if neither the command line nor the configuration
-    file sets ``alive_time``.
-    """
+    """Add PerfectQueue's timeout with --exec or --script, unless ``alive_time`` is set anywhere."""
     is_single = any(overrides.get(name) is not None for name in ("exec", "script"))
     if is_single and "alive_time" not in overrides and "alive_time" not in set_in_file():
         return {**overrides, "alive_time": _TIMEOUT}
