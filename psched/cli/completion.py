@@ -25,15 +25,13 @@ from psched.config import Config
 from psched.config.references import current_folder
 from psched.memory import MEMORY
 
-_MOST_KEYS = 300
-"""The most keys that are shown."""
+_MOST_KEYS = 300  # the most keys that are shown
 
 _LONGEST_SEARCH = 1.0
 """Seconds from the database's first answer after which the search ends with the keys that were
 found so far."""
 
-_LONGEST_ANSWER = 2.0
-"""Seconds after which a database that does not answer is given up."""
+_LONGEST_ANSWER = 2.0  # seconds after which a database that does not answer is given up
 
 _HARMLESS = re.compile(r"[\w.,:/@%+][\w.,:/@%+=-]*")
 """A key that a shell takes literally. Other keys are not completed: the shell would interpret what

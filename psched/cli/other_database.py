@@ -33,8 +33,7 @@ _UNIT_FOLDERS = (
 
 _UNIT = "psched.service"
 
-_SERVICE_CONFIG = "/etc/psched/psched.yml"
-"""The configuration file that the shipped unit names."""
+_SERVICE_CONFIG = "/etc/psched/psched.yml"  # the configuration file that the shipped unit names
 
 _STATE_DIRECTORY = re.compile(r"^StateDirectory=(\S+)", re.MULTILINE)
 

@@ -15,14 +15,9 @@ from psched.cli.time_format import format_span
 
 T = TypeVar("T")
 
-_PATIENCE = 1.0
-"""Work that takes less than this number of seconds shows nothing."""
-
-_PAUSE = 10.0
-"""The seconds between two lines about work whose length is not known."""
-
-_BLINK = 0.1
-"""The least seconds between two changes of a `Footer`."""
+_PATIENCE = 1.0  # work that takes less than this number of seconds shows nothing
+_PAUSE = 10.0  # the seconds between two lines about work whose length is not known
+_BLINK = 0.1  # the least seconds between two changes of a `Footer`
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 

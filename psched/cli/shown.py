@@ -48,21 +48,18 @@ from psched.core.model import (
 )
 from psched.core.preview import UpcomingTime
 
-_KEY_WIDTH = 20
-"""Below this width, keys are cut only if nothing else is left."""
+_KEY_WIDTH = 20  # below this width, keys are cut only if nothing else is left
 
 LONGEST_SHOWN = 100_000
 """The maximum length of a column in the command show, and of invalid JSON in the output of --json,
 in bytes or characters; this depends on how the column is stored."""
 
-_LONGEST_CELL = 30_000
-"""The maximum length of a cell, in characters."""
+_LONGEST_CELL = 30_000  # the maximum length of a cell, in characters
 
 LONGEST_DATA = 2000
 """The maximum length of a payload, in bytes or characters, depending on how it is stored."""
 
-_LONGEST_REASON = 2000
-"""The maximum length of a run's reason in a table, in characters."""
+_LONGEST_REASON = 2000  # the maximum length of a run's reason in a table, in characters
 
 _LONGEST_CHANGE = 200
 """The maximum length of a value of a change, in characters. A longer value is cut."""
@@ -70,8 +67,7 @@ _LONGEST_CHANGE = 200
 
 # --- the status of a schedule ----------------------------------------------------------------
 
-DUE = "due"
-"""The shown status of a waiting row that a worker can start now."""
+DUE = "due"  # the shown status of a waiting row that a worker can start now
 
 FAILING = "failing"
 """The shown status of a schedule that waits for its next run, and whose last run was given up."""

@@ -25,17 +25,10 @@ FIRST_ROWS = 500
 """The widths of the columns follow the contents of so many rows, so that a long listing need not be
 kept in memory."""
 
-_LONG = 24
-"""The width above which columns are cut first; the keys of most extra runs are no longer."""
-
-_NARROWEST = 8
-"""The width below which columns are cut only if nothing else is left."""
-
-_DIGITS = 4
-"""The most digits of COLUMNS; a larger number is a mistake."""
-
-GAP = "  "
-"""What is between two columns."""
+_LONG = 24  # the width above which columns are cut first; the keys of most extra runs are no longer
+_NARROWEST = 8  # the width below which columns are cut only if nothing else is left
+_DIGITS = 4  # the most digits of COLUMNS; a larger number is a mistake
+GAP = "  "  # what is between two columns
 
 
 class View(NamedTuple):

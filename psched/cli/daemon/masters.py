@@ -15,7 +15,6 @@ from psched.base.quantities import format_duration
 from psched.base.texts import visible
 from psched.cli import options
 from psched.cli.exit_status import report_errors
-from psched.cli.options import ConfigLocation
 from psched.cli.running_here import served_by, serves, shown_progress, table_of
 from psched.config import Config
 from psched.core.history.redaction import Redaction
@@ -56,7 +55,7 @@ class Found:
         return Limits() if self.wanted is None else Limits.for_polls(self.wanted.poll_interval)
 
 
-def _find_masters(location: ConfigLocation, *, everyone: bool = False) -> Found:
+def _find_masters(location: options.ConfigLocation, *, everyone: bool = False) -> Found:
     """Ask the masters of this host for their status.
 
     If the configuration cannot be read, standard error says so, and the masters of all tables are
@@ -110,7 +109,7 @@ def _judge(master: Mapping[str, Any], limits: Limits) -> Mapping[str, Any]:
 @click.pass_obj
 @report_errors
 def health(
-    location: ConfigLocation,
+    location: options.ConfigLocation,
     *,
     claims_within: float | None,
     late_within: float | None,
@@ -176,7 +175,7 @@ def _line(judged: Mapping[str, Any]) -> str:
 )
 @click.pass_obj
 @report_errors
-def status(location: ConfigLocation, *, as_json: bool, everyone: bool) -> None:
+def status(location: options.ConfigLocation, *, as_json: bool, everyone: bool) -> None:
     """Show the masters of this host, their workers and tasks.
 
     Only masters that serve the configured table are shown. If the configuration cannot be read,

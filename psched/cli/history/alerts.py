@@ -12,7 +12,6 @@ from psched.cli import options
 from psched.cli.changes import open_to_change
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
-from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read, settings_to_write
 from psched.cli.output import one_line
 from psched.cli.shown import ALERTS, OPEN_ALERTS, alert_object, subject
@@ -22,8 +21,7 @@ from psched.client.author import this_process
 from psched.core.alerts.alert import Rule
 from psched.core.history.redaction import Redaction
 
-_DEFAULT_LIMIT = 50
-"""The number of alerts in a table, unless the user chooses another one."""
+_DEFAULT_LIMIT = 50  # the number of alerts in a table, unless the user chooses another one
 
 
 @click.command()
@@ -60,7 +58,7 @@ _DEFAULT_LIMIT = 50
 @click.pass_obj
 @report_errors
 def alerts(
-    location: ConfigLocation,
+    location: options.ConfigLocation,
     key: str | None,
     *,
     also_closed: bool,
@@ -112,7 +110,7 @@ def alerts(
             click.echo(f"{counted(number, 'alert')}; --limit N shows older ones")
 
 
-def _close(location: ConfigLocation, key: str, rules: Collection[str]) -> None:
+def _close(location: options.ConfigLocation, key: str, rules: Collection[str]) -> None:
     settings = settings_to_write(location)
     with open_to_change(settings) as schedules:
         found = [*schedules.alerts(key, rule=rules or None)]

@@ -24,11 +24,8 @@ from psched.core.operations.extra_runs import prefix_of_extra_runs, schedule_of
 from psched.core.output.output import Output
 from psched.core.output.records import KEPT, RunningAttempt
 
-_TRIES = 6
-"""How often the masters of this host are asked for a task that they do not run."""
-
-START_WAIT = 60.0
-"""Seconds for which somebody who follows a task that is due waits for its start."""
+_TRIES = 6  # how often the masters of this host are asked for a task that they do not run
+START_WAIT = 60.0  # seconds for which somebody who follows a task that is due waits for its start
 
 _DUE_SOON = 5.0
 """A task that is due within so many seconds counts as due for somebody who follows it."""

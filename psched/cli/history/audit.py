@@ -9,7 +9,6 @@ from psched.app import open_schedules
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
-from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.shown import CHANGES, change_lines, change_object
 from psched.cli.text_table import View, print_table
@@ -31,7 +30,7 @@ from psched.core.history.redaction import Redaction
 @click.pass_obj
 @report_errors
 def audit(
-    location: ConfigLocation,
+    location: options.ConfigLocation,
     key: str | None,
     *,
     since: str | None,

@@ -12,7 +12,6 @@ from psched.base.texts import counted
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
-from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.shown import DUE, columns_for, error_lines, run_object, shown_status
 from psched.cli.text_table import FIRST_ROWS, View, print_table
@@ -24,8 +23,7 @@ from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.model import WAITING, Row
 
-_DEFAULT_LIMIT = 50
-"""The number of records in a table, unless the user chooses another one."""
+_DEFAULT_LIMIT = 50  # the number of records in a table, unless the user chooses another one
 
 _NONE = "no record; the setting history is none, so that no run is recorded"
 
@@ -77,7 +75,7 @@ _NONE = "no record; the setting history is none, so that no run is recorded"
 @click.pass_obj
 @report_errors
 def history(
-    location: ConfigLocation,
+    location: options.ConfigLocation,
     key: str | None,
     *,
     failed: bool,

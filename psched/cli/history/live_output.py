@@ -33,8 +33,7 @@ WORKER_ENDED = "worker ended"
 _PATIENCE = 15.0
 """The usual seconds in which all masters of this host must have said whether they run a task."""
 
-_LONGEST = 5.0
-"""Seconds in which a master must have sent what an attempt has printed so far."""
+_LONGEST = 5.0  # seconds in which a master must have sent what an attempt has printed so far
 
 _WHY = {
     WORKER_ENDED: "the worker that ran it has ended; psched history says what becomes of it",
@@ -45,27 +44,17 @@ _WHY = {
 """Texts for the reasons why the rest of the output is not shown."""
 
 
-_ASK_AGAIN = 5.0
-"""Seconds between two requests for the output."""
-
-_HOLDS = 15_000
-"""Milliseconds for which a request holds."""
-
-_POLL = 1.0
-"""Seconds between two looks for what the worker has written."""
+_ASK_AGAIN = 5.0  # seconds between two requests for the output
+_HOLDS = 15_000  # milliseconds for which a request holds
+_POLL = 1.0  # seconds between two looks for what the worker has written
 
 FIRST_ANSWER = 12.0
 """Seconds to wait for the first answer. The worker of a task that has just begun takes up to 6 s,
 see `psched.worker.output_keeper`."""
 
-SOON = 3.0
-"""Seconds after its end within which the output and the record of an attempt are stored."""
-
-PAUSE = 0.2
-"""Seconds between two looks for what will be stored soon."""
-
-_FEW = 64
-"""The least bytes by which the end of one output is found in the next one."""
+SOON = 3.0  # seconds after its end within which the output and the record of an attempt are stored
+PAUSE = 0.2  # seconds between two looks for what will be stored soon
+_FEW = 64  # the least bytes by which the end of one output is found in the next one
 
 NO_ANSWER = "no answer from its worker"
 """The reason why nothing is shown if the worker has written nothing."""

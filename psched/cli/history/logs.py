@@ -17,7 +17,6 @@ from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
 from psched.cli.history.asked_output import AskedOutput, asked_for
 from psched.cli.history.live_output import NO_ANSWER, PAUSE, SOON, Live
-from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
 from psched.cli.shown import result
@@ -58,7 +57,7 @@ from psched.core.output.output import Output
 @click.pass_obj
 @report_errors
 def logs(
-    location: ConfigLocation,
+    location: options.ConfigLocation,
     key: str,
     *,
     attempt: int | None,

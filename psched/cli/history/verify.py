@@ -13,7 +13,6 @@ from psched.base.retry import retry_while_unavailable
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
-from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
 from psched.cli.time_format import format_time, local_times, parse_since
@@ -21,8 +20,7 @@ from psched.client.arguments import earliest
 from psched.client.verifier import Verifier
 from psched.core.history.verify.findings import Findings
 
-_TRIES = 5
-"""The largest number of times that a request is sent while the store is unavailable."""
+_TRIES = 5  # the largest number of times that a request is sent while the store is unavailable
 
 
 @click.command()
@@ -39,7 +37,9 @@ _TRIES = 5
 @options.database
 @click.pass_obj
 @report_errors
-def verify(location: ConfigLocation, *, keys: tuple[str, ...], since: str, as_json: bool) -> None:
+def verify(
+    location: options.ConfigLocation, *, keys: tuple[str, ...], since: str, as_json: bool
+) -> None:
     """Check that every occurrence ran once or has a reason.
 
     The command reads the run history, and checks that each time of each schedule has exactly one

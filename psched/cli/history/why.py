@@ -13,7 +13,6 @@ from psched.base.errors import InvalidError
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
-from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.shown import open_alerts, sentence
 from psched.cli.time_format import local_times, reader_zone
@@ -42,7 +41,7 @@ class _TakesAgo(click.Command):
 @click.pass_obj
 @report_errors
 def why(
-    location: ConfigLocation,
+    location: options.ConfigLocation,
     *,
     key: str,
     time: Sequence[str],

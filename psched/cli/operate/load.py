@@ -16,7 +16,6 @@ from psched.base.quantities import DURATIONS, format_duration
 from psched.base.texts import counted
 from psched.cli import options
 from psched.cli.exit_status import report_errors
-from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
 from psched.cli.text_table import Column, View, print_table
@@ -38,11 +37,8 @@ from psched.core.operations.load import (
 )
 from psched.core.operations.spreading import Proposal, propose
 
-_MOST_SCHEDULES = 200_000
-"""The most schedules that are read."""
-
-_SHOWN = 20
-"""The most changes of a proposal that are shown with the load."""
+_MOST_SCHEDULES = 200_000  # the most schedules that are read
+_SHOWN = 20  # the most changes of a proposal that are shown with the load
 
 _MOST_PROBLEMS = 3
 
@@ -89,7 +85,7 @@ class _Read:
 @click.pass_obj
 @report_errors
 def load_(
-    location: ConfigLocation,
+    location: options.ConfigLocation,
     *,
     period: int,
     per: str,

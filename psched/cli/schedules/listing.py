@@ -14,7 +14,6 @@ from psched.base.errors import NotSupportedError, SchemaError
 from psched.base.texts import counted
 from psched.cli import options
 from psched.cli.exit_status import report_errors
-from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.shown import (
     DUE,
@@ -107,12 +106,10 @@ _INCLUDED = {WAITING: (DUE, FAILING), **dict.fromkeys(STOPPED_AS, (STOPPING,))}
 _BAD = (QUARANTINED, FAILED, FAILING, DUE, EXPIRED, STOPPING, PAUSED, CANCELLED)
 """The statuses of what may be wrong, the worst first; ``due`` only if it is late."""
 
-_LATE = 60
-"""Seconds after which what is due is late."""
+_LATE = 60  # seconds after which what is due is late
 
 
-_BATCH = 100
-"""The number of schedules whose last runs are read in one request."""
+_BATCH = 100  # the number of schedules whose last runs are read in one request
 
 FindLast = Callable[[Sequence[str]], Mapping[str, Run]]
 """Finds the last runs of keys, see `Schedules.last_runs`."""
@@ -188,7 +185,7 @@ def _split_columns(
 @click.pass_obj
 @report_errors
 def list_(
-    location: ConfigLocation,
+    location: options.ConfigLocation,
     *,
     keys: Sequence[str],
     states: Collection[str],

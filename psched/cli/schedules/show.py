@@ -15,7 +15,6 @@ from psched.base.texts import cut, visible
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
-from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
 from psched.cli.running_here import progress_here
@@ -59,23 +58,12 @@ _INSTANTS = frozenset(
     }
 )
 
-_SHOWN_OTHERWISE = {"local_time", *NO_PAUSE}
-"""The columns that ``next_time`` and ``reason`` show."""
-
-_ATTEMPTS = 5
-"""The number of attempts that are shown."""
-
-_MEASURED = 50
-"""The durations of so many finished runs are summarised."""
-
-_EXTRA_RUNS = 5
-"""The number of extra runs that are shown."""
-
-_MOST_EXTRA_RUNS = 1000
-"""The number of extra runs that are read, and shown as JSON."""
-
-_UPCOMING = 3
-"""The number of upcoming occurrences that are shown."""
+_SHOWN_OTHERWISE = {"local_time", *NO_PAUSE}  # the columns that ``next_time`` and ``reason`` show
+_ATTEMPTS = 5  # the number of attempts that are shown
+_MEASURED = 50  # the durations of so many finished runs are summarised
+_EXTRA_RUNS = 5  # the number of extra runs that are shown
+_MOST_EXTRA_RUNS = 1000  # the number of extra runs that are read, and shown as JSON
+_UPCOMING = 3  # the number of upcoming occurrences that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +110,7 @@ class Details:
 @options.database
 @click.pass_obj
 @report_errors
-def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
+def show(location: options.ConfigLocation, key: str, *, as_json: bool) -> None:
     """Show everything about one schedule or task.
 
     Each field is on a line of its own; fields without a value are left out. Then follow the open

@@ -23,8 +23,7 @@ from psched.master.reports.queries import ask_all
 from psched.master.runtime_folders import socket_folders
 from psched.process.signals import end_by
 
-_SHORTEST = 0.2
-"""The shortest interval, in seconds."""
+_SHORTEST = 0.2  # the shortest interval, in seconds
 
 
 @click.command()

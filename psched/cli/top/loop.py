@@ -70,8 +70,7 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-NOTE = "psched top"
-"""The note in the audit trail of what is done here."""
+NOTE = "psched top"  # the note in the audit trail of what is done here
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +113,8 @@ def target_of(task: Task) -> str:
 _ESCAPE_PAUSE = 0.05
 """The seconds after which an escape character that nothing follows is the key Escape."""
 
-_TICK = 1.0
-"""The seconds after which the screen is drawn again at the latest."""
-
-_PATIENCE = 0.5
-"""The seconds for which the end waits for a request that still runs."""
+_TICK = 1.0  # the seconds after which the screen is drawn again at the latest
+_PATIENCE = 0.5  # the seconds for which the end waits for a request that still runs
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 _NOTICED = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)

@@ -41,14 +41,9 @@ SELECTED = "selected"
 QUIET = "quiet"
 """The styles of lines. Without colours, all look the same."""
 
-_SLOW = 2
-"""A task that has run for so many times its usual duration is shown as a warning."""
-
-_BAR = 10
-"""The width of the bar of a task's progress."""
-
-_LONGEST = 500
-"""The most characters of a text that are examined; a line has room for fewer."""
+_SLOW = 2  # a task that has run for so many times its usual duration is shown as a warning
+_BAR = 10  # the width of the bar of a task's progress
+_LONGEST = 500  # the most characters of a text that are examined; a line has room for fewer
 
 Place = tuple[str, str, float]
 """Identifies a row of the screen: the section, the key, and the time of a failure."""
@@ -227,8 +222,7 @@ def _offset(seconds: float) -> str:
 
 # --- the screen ------------------------------------------------------------------------------
 
-_MOST_MASTERS = 4
-"""The most lines about masters and hosts."""
+_MOST_MASTERS = 4  # the most lines about masters and hosts
 
 KEYS = "q quit   up/down select   p pause/resume   t trigger   l logs   ? help"
 

@@ -180,11 +180,8 @@ class Snapshot:
         return {**asdict(self), "slots": self.slots, "free": self.free}
 
 
-FAILED_WITHIN = 3600
-"""Failures are shown for so many seconds."""
-
-_SEARCHED_FIRST = 20_000
-"""Among so many of the newest records, the first screen searches failures."""
+FAILED_WITHIN = 3600  # failures are shown for so many seconds
+_SEARCHED_FIRST = 20_000  # among so many of the newest records, the first screen searches failures
 
 _SEARCHED = 2000
 """Among so many of the newest records, each further screen searches failures that are new."""

@@ -14,15 +14,13 @@ from psched.app import CLOCK, open_schedules
 from psched.base.errors import ConfigError
 from psched.cli import options
 from psched.cli.exit_status import report_errors
-from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_read
 from psched.config import Config
 from psched.master.reports.queries import ask_all
 from psched.master.runtime_folders import socket_folders
 from psched.monitor.address import Place, listen, place_of
 
-_LOCAL = ("localhost", "127.0.0.1", "[::1]")
-"""The host names of requests from this host."""
+_LOCAL = ("localhost", "127.0.0.1", "[::1]")  # the host names of requests from this host
 
 
 def _place(_context: click.Context, _option: click.Parameter, value: str) -> Place:
@@ -72,7 +70,7 @@ def _place(_context: click.Context, _option: click.Parameter, value: str) -> Pla
 @options.database
 @click.pass_obj
 @report_errors
-def web(location: ConfigLocation, *, place: Place, hosts: Collection[str]) -> None:
+def web(location: options.ConfigLocation, *, place: Place, hosts: Collection[str]) -> None:
     """Show schedules and runs in a browser, until Ctrl-C.
 
     The pages show what runs now, and what is late, next or failed; each schedule and its next

@@ -36,29 +36,14 @@ from psched.core.history.run import Run
 from psched.core.model import Row
 from psched.core.operations.extra_runs import schedule_key
 
-_REFRESH = 5
-"""Seconds after which a browser reads a page of what happens now again."""
-
-_ROWS = 100
-"""The rows of a table, unless the reader asks for more."""
-
-_MOST_ROWS = 5000
-"""The most rows of a table."""
-
-_MOST_READ = 20_000
-"""The most rows that a search reads; it takes less than a second."""
-
-_ATTEMPTS = 100
-"""The most records of an occurrence that are shown."""
-
-_NOT_YET = "No output yet."
-"""The output of an attempt is stored a moment after its record."""
-
-PATIENCE = 2.0
-"""Seconds in which the masters of this host must answer, while other requests wait."""
-
-_OUTPUTS = 20
-"""The most attempts of an occurrence whose output is shown."""
+_REFRESH = 5  # seconds after which a browser reads a page of what happens now again
+_ROWS = 100  # the rows of a table, unless the reader asks for more
+_MOST_ROWS = 5000  # the most rows of a table
+_MOST_READ = 20_000  # the most rows that a search reads; it takes less than a second
+_ATTEMPTS = 100  # the most records of an occurrence that are shown
+_NOT_YET = "No output yet."  # the output of an attempt is stored a moment after its record
+PATIENCE = 2.0  # seconds in which the masters of this host must answer, while other requests wait
+_OUTPUTS = 20  # the most attempts of an occurrence whose output is shown
 
 
 class Asked(NamedTuple):

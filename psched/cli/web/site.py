@@ -22,8 +22,7 @@ _FILES = Path(__file__).parent / "templates"
 
 _STYLE = "/style.css"
 
-_MOST_FIELDS = 20
-"""The most fields of a query; the pages know fewer."""
+_MOST_FIELDS = 20  # the most fields of a query; the pages know fewer
 
 _POLICY = (
     "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none';"
