@@ -14,106 +14,40 @@ from psched.config.urls import without_secrets
 from psched.memory import MEMORY
 
 _SUBCOMMANDS = {
-    "init": (
-        "cli.daemon.init:init",
-        "Create the tables, or upgrade them to this version.",
-    ),
-    "add": (
-        "cli.schedules.add:add",
-        "Add a schedule.",
-    ),
-    "push": (
-        "cli.schedules.push:push",
-        "Submit a task that runs once.",
-    ),
-    "list": (
-        "cli.schedules.listing:list_",
-        "List schedules and tasks.",
-    ),
-    "show": (
-        "cli.schedules.show:show",
-        "Show everything about one schedule or task.",
-    ),
-    "next": (
-        "cli.schedules.next:next_",
-        "Show the next times of a schedule or cron line.",
-    ),
+    "init": ("cli.daemon.init:init", "Create the tables, or upgrade them to this version."),
+    "add": ("cli.schedules.add:add", "Add a schedule."),
+    "push": ("cli.schedules.push:push", "Submit a task that runs once."),
+    "list": ("cli.schedules.listing:list_", "List schedules and tasks."),
+    "show": ("cli.schedules.show:show", "Show everything about one schedule or task."),
+    "next": ("cli.schedules.next:next_", "Show the next times of a schedule or cron line."),
     "history": (
         "cli.history.command:history",
         "Show what ran, how it ended, and what did not run.",
     ),
-    "logs": (
-        "cli.history.logs:logs",
-        "Show what a task printed, or what it prints now.",
-    ),
-    "why": (
-        "cli.history.why:why",
-        "Explain why a schedule ran, or did not run.",
-    ),
-    "alerts": (
-        "cli.history.alerts:alerts",
-        "Show what is wrong with schedules and hosts.",
-    ),
-    "audit": (
-        "cli.history.audit:audit",
-        "Show who changed which schedule.",
-    ),
+    "logs": ("cli.history.logs:logs", "Show what a task printed, or what it prints now."),
+    "why": ("cli.history.why:why", "Explain why a schedule ran, or did not run."),
+    "alerts": ("cli.history.alerts:alerts", "Show what is wrong with schedules and hosts."),
+    "audit": ("cli.history.audit:audit", "Show who changed which schedule."),
     "verify": (
         "cli.history.verify:verify",
         "Check that every occurrence ran once or has a reason.",
     ),
-    "trigger": (
-        "cli.operate.commands:trigger",
-        "Run schedules now, beside their regular runs.",
-    ),
-    "backfill": (
-        "cli.operate.backfill:backfill",
-        "Run the missed times of a period.",
-    ),
-    "stop": (
-        "cli.operate.commands:stop",
-        "Stop what runs now: its schedule goes on.",
-    ),
-    "cancel": (
-        "cli.operate.commands:cancel",
-        "Cancel tasks or schedules: they run no more.",
-    ),
-    "force-finish": (
-        "cli.operate.commands:force_finish",
-        "Mark tasks or schedules as finished.",
-    ),
+    "trigger": ("cli.operate.commands:trigger", "Run schedules now, beside their regular runs."),
+    "backfill": ("cli.operate.backfill:backfill", "Run the missed times of a period."),
+    "stop": ("cli.operate.commands:stop", "Stop what runs now: its schedule goes on."),
+    "cancel": ("cli.operate.commands:cancel", "Cancel tasks or schedules: they run no more."),
+    "force-finish": ("cli.operate.commands:force_finish", "Mark tasks or schedules as finished."),
     "requeue": (
         "cli.operate.commands:requeue",
         "Run again what ended, was quarantined or is paused.",
     ),
-    "pause": (
-        "cli.operate.commands:pause",
-        "Pause schedules or tasks, also until a time.",
-    ),
-    "resume": (
-        "cli.operate.commands:resume",
-        "Let paused schedules or tasks run again.",
-    ),
-    "skip": (
-        "cli.operate.commands:skip",
-        "Leave out the next runs of schedules.",
-    ),
-    "edit": (
-        "cli.operate.edit:edit",
-        "Change schedules.",
-    ),
-    "delete": (
-        "cli.operate.commands:delete",
-        "Delete schedules or tasks.",
-    ),
-    "apply": (
-        "cli.schedules.apply:apply",
-        "Add and change schedules as files declare them.",
-    ),
-    "export": (
-        "cli.schedules.export:export",
-        "Write the schedules to a file that apply can read.",
-    ),
+    "pause": ("cli.operate.commands:pause", "Pause schedules or tasks, also until a time."),
+    "resume": ("cli.operate.commands:resume", "Let paused schedules or tasks run again."),
+    "skip": ("cli.operate.commands:skip", "Leave out the next runs of schedules."),
+    "edit": ("cli.operate.edit:edit", "Change schedules."),
+    "delete": ("cli.operate.commands:delete", "Delete schedules or tasks."),
+    "apply": ("cli.schedules.apply:apply", "Add and change schedules as files declare them."),
+    "export": ("cli.schedules.export:export", "Write the schedules to a file that apply can read."),
     "import-crontab": (
         "contrib.crontab.command:import_crontab",
         "Convert a crontab to a file of schedules for apply.",
@@ -126,10 +60,7 @@ _SUBCOMMANDS = {
         "contrib.cronjobs:import_cronjobs",
         "Convert Kubernetes CronJobs to a file for apply.",
     ),
-    "run": (
-        "cli.daemon.run:run",
-        "Run a master and its workers in the foreground.",
-    ),
+    "run": ("cli.daemon.run:run", "Run a master and its workers in the foreground."),
     "configure": (
         "cli.daemon.configure:configure",
         "Write options of run to a configuration file.",
@@ -138,30 +69,15 @@ _SUBCOMMANDS = {
         "cli.install.command:install_systemd",
         "Install the systemd unit, its user, and a configuration.",
     ),
-    "check": (
-        "cli.daemon.check:check",
-        "Check the configuration, handlers, log and database.",
-    ),
+    "check": ("cli.daemon.check:check", "Check the configuration, handlers, log and database."),
     "status": (
         "cli.daemon.masters:status",
         "Show the masters of this host, their workers and tasks.",
     ),
-    "health": (
-        "cli.daemon.masters:health",
-        "Tell whether this host can run due tasks.",
-    ),
-    "hooks": (
-        "cli.daemon.hooks:hooks",
-        "List the hooks that are told about alerts, or test one.",
-    ),
-    "top": (
-        "cli.top.command:top",
-        "Show what runs now, and what is late, next or failed.",
-    ),
-    "web": (
-        "cli.web.command:web",
-        "Show schedules and runs in a browser, until Ctrl-C.",
-    ),
+    "health": ("cli.daemon.masters:health", "Tell whether this host can run due tasks."),
+    "hooks": ("cli.daemon.hooks:hooks", "List the hooks that are told about alerts, or test one."),
+    "top": ("cli.top.command:top", "Show what runs now, and what is late, next or failed."),
+    "web": ("cli.web.command:web", "Show schedules and runs in a browser, until Ctrl-C."),
     "load": (
         "cli.operate.load:load_",
         "Show when the coming runs are most, and how to spread them.",
