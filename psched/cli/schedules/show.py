@@ -1,6 +1,7 @@
 """The command show, and everything about one schedule or task for people."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
@@ -17,7 +18,7 @@ from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import one_line
-from psched.cli.running_here import progress_here
+from psched.cli.running_here import served_by, shown_progress, table_of
 from psched.cli.shown import (
     LONGEST_SHOWN,
     alert_object,
@@ -49,6 +50,8 @@ from psched.core.operations.extra_runs import prefix_of_extra_runs, schedule_of
 from psched.core.preview import UpcomingTime
 from psched.core.schedule import Schedule, Schedules
 from psched.core.selection import STATES
+from psched.master.reports.queries import ask_all
+from psched.master.runtime_folders import socket_folders
 from psched.runner.stop_flags import Progress
 
 _INSTANTS = frozenset(
@@ -191,7 +194,7 @@ def read_details(
     attempts = _attempts(schedule)
     progress = None
     if row.owner is not None and row.next_time is not None:
-        progress = progress_here(Occurrence(row.key, row.next_time), settings, redaction)
+        progress = _progress_here(Occurrence(row.key, row.next_time), settings, redaction)
     return Details(
         row=row,
         now=now,
@@ -301,6 +304,20 @@ def upcoming_lines(details: Details) -> Iterator[str]:
 
 
 # --- reading ---------------------------------------------------------------------------
+
+
+def _progress_here(
+    occurrence: Occurrence, settings: Config, redaction: Redaction
+) -> Mapping[str, Any] | None:
+    """The progress of a running task, if a master of this host runs it and answers; else None."""
+    for _pid, answer in ask_all(socket_folders(os.environ)):
+        if isinstance(answer, OSError) or served_by(answer) != table_of(settings):
+            continue
+        for worker in answer["workers"]:
+            for task in worker["tasks"]:
+                if task["occurrence"] == str(occurrence):
+                    return shown_progress(task, redaction)
+    return None
 
 
 def _attempts(schedule: Schedule) -> Sequence[Run] | None:
