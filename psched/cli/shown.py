@@ -1,19 +1,16 @@
-"""What people and programs see of schedules, runs, alerts and changes.
+"""What people and programs see of schedules and runs.
 
-For each of them there are the columns of its tables, on the terminal and in the web, and its JSON
-object.
+For both there are the columns of their tables, on the terminal and in the web, and a JSON object.
 """
 
 import json
 import re
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from psched.base.compression import beginning
-from psched.base.errors import InvalidError, NotSupportedError
-from psched.base.quantities import format_duration
+from psched.base.errors import InvalidError
 from psched.base.texts import cut, visible
 from psched.cli.output import one_line
 from psched.cli.text_table import Column, View
@@ -25,11 +22,8 @@ from psched.cli.time_format import (
     local_times,
     short_time,
 )
-from psched.client.collection import ScheduleCollection
-from psched.config.monitoring.expect import Expectations
-from psched.core.alerts.alert import Alert, Rule
 from psched.core.columns import decode, note_of
-from psched.core.history.records import SKIPPED, AuditRecord, Fate, Outcome
+from psched.core.history.records import SKIPPED, Fate, Outcome
 from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.model import (
@@ -46,9 +40,11 @@ from psched.core.model import (
     Pause,
     Row,
 )
-from psched.core.preview import UpcomingTime
 
-_KEY_WIDTH = 20  # below this width, keys are cut only if nothing else is left
+if TYPE_CHECKING:
+    from psched.core.preview import UpcomingTime
+
+KEY_WIDTH = 20  # below this width, keys are cut only if nothing else is left
 
 LONGEST_SHOWN = 100_000
 """The maximum length of a column in the command show, and of invalid JSON in the output of --json,
@@ -60,9 +56,6 @@ LONGEST_DATA = 2000
 """The maximum length of a payload, in bytes or characters, depending on how it is stored."""
 
 _LONGEST_REASON = 2000  # the maximum length of a run's reason in a table, in characters
-
-_LONGEST_CHANGE = 200
-"""The maximum length of a value of a change, in characters. A longer value is cut."""
 
 
 # --- the status of a schedule ----------------------------------------------------------------
@@ -112,7 +105,7 @@ def shown_pause(pause: Pause, time: Callable[[int], str], *, since: bool) -> str
     return f"{began}{until}by {pause.note}"
 
 
-def overdue(each: UpcomingTime, row: Row, now: float) -> str | None:
+def overdue(each: "UpcomingTime", row: Row, now: float) -> str | None:
     """For how long one of the next runs has been due: ``due for 58 s``; None if it is not due."""
     runs = row.owner is not None and each.time == row.next_time
     if runs or each.run_at is None or each.run_at > now:
@@ -207,7 +200,7 @@ def _next_in_short(listed: Listed, view: View) -> str:
 
 
 SCHEDULES: Sequence[Column[Listed]] = (
-    _plain("key", _KEY_WIDTH),
+    _plain("key", KEY_WIDTH),
     Column(
         "STATUS",
         lambda of, view: cell_of(shown_status(of[0], view.now, of[1])),
@@ -321,7 +314,7 @@ RUNS: Sequence[Column[Run]] = (
     Column(
         "WHEN", lambda run, view: short_time(int(_began(run)), view.now, seconds=True), is_time=True
     ),
-    Column("KEY", lambda run, _: one_line(run.key), least=_KEY_WIDTH),
+    Column("KEY", lambda run, _: one_line(run.key), least=KEY_WIDTH),
     Column("ATTEMPT", lambda run, _: str(run.attempt) if run.attempt else ""),
     Column(
         "OUTCOME",
@@ -404,148 +397,3 @@ def error_lines(run: Run, redaction: Redaction) -> Iterator[str]:
     if run.error is not None:
         for line in redaction.text(run.error).rstrip("\n").split("\n"):
             yield f"    {visible(line, lines=True)}"
-
-
-# --- alerts ----------------------------------------------------------------------------------
-
-
-def open_alerts(schedules: ScheduleCollection, key: str) -> Sequence[Alert]:
-    """The open alerts about a schedule; none if the store keeps no alerts."""
-    try:
-        return [*schedules.alerts(key)]
-    except NotSupportedError:
-        return []
-
-
-def subject(alert: Alert) -> str:
-    """The key of the schedule that an alert is about, or ``host NAME``."""
-    return alert.key or f"host {alert.host}"
-
-
-def _open_for(alert: Alert, view: View) -> str:
-    """For how long an alert has been open, or was."""
-    end = view.now if alert.closed is None else alert.closed / 1000
-    return format_duration(max(0.0, end - alert.raised / 1000))
-
-
-def _closed(alert: Alert, view: View) -> str:
-    return "" if alert.closed is None else short_time(alert.closed // 1000, view.now)
-
-
-def _alert_text(alert: Alert, view: View) -> str:
-    text = alert.text if alert.closed_text is None else f"{alert.text}; over: {alert.closed_text}"
-    return one_line(local_times(view.redaction.text(text)))
-
-
-ALERTS: Sequence[Column[Alert]] = (
-    Column("SINCE", lambda alert, view: short_time(alert.since // 1000, view.now), is_time=True),
-    Column("RULE", lambda alert, _: alert.rule, colours=dict.fromkeys(Rule, "red")),
-    Column("KEY", lambda alert, _: one_line(subject(alert)), least=_KEY_WIDTH),
-    Column("OPEN FOR", _open_for),
-    Column("CLOSED", _closed, is_time=True),
-    Column("TEXT", _alert_text),
-)
-"""The columns of a table of alerts."""
-
-OPEN_ALERTS = [column for column in ALERTS if column.heading != "CLOSED"]
-"""The columns of a table that shows only open alerts."""
-
-
-def sentence(alert: Alert, redaction: Redaction) -> str:
-    """An open alert in one line, below what another command shows about its schedule."""
-    raised = format_time(alert.raised // 1000)
-    return f"{alert.rule}, raised at {raised}: {one_line(local_times(redaction.text(alert.text)))}"
-
-
-def alert_object(alert: Alert, redaction: Redaction) -> dict[str, Any]:
-    """The JSON object of an alert; docs/alerts.md describes it."""
-    names = [each.name for each in fields(alert) if each.name not in {"owner", "fence"}]
-    made: dict[str, Any] = {name: getattr(alert, name) for name in names}
-    # In seconds, like the times of other commands.
-    for name in ("since", "raised", "closed", "next_try"):
-        made[name] = _seconds(made[name])
-    made |= {"key": alert.key or None, "host": alert.host or None}
-    made["deliveries"] = {
-        name: asdict(each) | {"next_try": _seconds(each.next_try)}
-        for name, each in alert.deliveries.items()
-    }
-    shown: dict[str, Any] = redaction.value(made)
-    return shown
-
-
-def _seconds(milliseconds: int | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000
-
-
-def expected_text(expect: Expectations) -> str:
-    """What is expected of a schedule: ``late 5m, unusual 3``; empty if nothing is."""
-    found = ((name, value) for name, value in expect.items() if value is not None)
-    return ", ".join(
-        f"{name} {value:g}"
-        if name == Rule.UNUSUAL or value % 1
-        else f"{name} {format_span(int(value))}"
-        for name, value in found
-    )
-
-
-# --- changes ---------------------------------------------------------------------------------
-
-CHANGES: Sequence[Column[AuditRecord]] = (
-    Column(
-        "WHEN",
-        lambda of, _: format_time(None if of.time is None else of.time // 1000, named=False),
-        is_time=True,
-    ),
-    Column("WHO", lambda of, _: one_line(f"{of.user}@{of.host}")),
-    Column("PROGRAM", lambda of, _: one_line(of.program)),
-    Column("KEY", lambda of, _: one_line(of.key), least=_KEY_WIDTH),
-    Column("ACTION", lambda of, _: one_line(of.action)),
-    Column("NOTE", lambda of, _: one_line(of.note)),
-)
-"""The columns of a table of changes."""
-
-_INSTANTS_OF_CHANGES = frozenset(
-    {"next_time", "next_run_time", "paused_at", "paused_until", "run_at", "first", "last"}
-)
-
-
-def change_lines(record: AuditRecord, redaction: Redaction) -> Iterator[str]:
-    """A line for each changed field, with its old and new value."""
-    before, after = (_fields(each, redaction) for each in (record.before, record.after))
-    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
-        both = " -> ".join(_value("", side) for side in (before, after))
-        yield f"    {one_line(both)}"
-        return
-    names = dict.fromkeys((*before, *after))
-    if all(side.get("next_run_time") == side.get("next_time") for side in (before, after)):
-        names.pop("next_run_time", None)
-    for name in names:
-        values = " -> ".join(_value(name, side[name]) for side in (before, after) if name in side)
-        yield f"    {one_line(f'{name}: {values}')}"
-
-
-def change_object(record: AuditRecord, redaction: Redaction) -> dict[str, Any]:
-    """The JSON object of a change."""
-    sides = {"before": record.before, "after": record.after}
-    known = {
-        name: None if side is None else _fields(side, redaction) for name, side in sides.items()
-    }
-    return asdict(record) | known | {"time": _seconds(record.time)}
-
-
-def _fields(stored: str | None, redaction: Redaction) -> Any:  # noqa: ANN401  # JSON, or a text
-    """The recorded values of the columns, by column."""
-    if stored is None:
-        return {}
-    try:
-        return redaction.value(json.loads(stored))
-    except (ValueError, RecursionError):
-        return redaction.text(cut(stored, LONGEST_SHOWN))
-
-
-def _value(name: str, value: Any) -> str:  # noqa: ANN401  # JSON
-    if name in _INSTANTS_OF_CHANGES and isinstance(value, int):
-        return format_time(value)
-    if isinstance(value, str):
-        return cut(repr(local_times(value) if name == "reason" else value), _LONGEST_CHANGE)
-    return "-" if value is None else cut(json.dumps(value, ensure_ascii=False), _LONGEST_CHANGE)

@@ -13,8 +13,8 @@ from psched.base.errors import InvalidError
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
+from psched.cli.history.alerts import open_alerts, sentence
 from psched.cli.other_database import settings_to_read
-from psched.cli.shown import open_alerts, sentence
 from psched.cli.time_format import local_times, reader_zone
 from psched.core.history.redaction import Redaction
 from psched.core.history.why.answer import GOOD

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
 from psched.base.texts import visible
+from psched.cli.history.alerts import OPEN_ALERTS, sentence
 from psched.cli.history.asked_output import PRINTED_NOTHING, why_not_kept
 from psched.cli.history.live_output import SOON, find_live
 from psched.cli.history.logs import about_output
@@ -21,7 +22,7 @@ from psched.cli.schedules.show import (
     read_details,
     upcoming_lines,
 )
-from psched.cli.shown import OPEN_ALERTS, Listed, columns_for, result, sentence
+from psched.cli.shown import Listed, columns_for, result
 from psched.cli.text_table import Column, Item, View, headings_of
 from psched.cli.time_format import format_time, local_times, parse_since, reader_zone
 from psched.cli.top.rendering import about_master, sections_of, summary
