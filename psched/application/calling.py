@@ -48,17 +48,10 @@ def call_handler(
 ) -> Any:  # noqa: ANN401  # the handler's own value
     """Run the code of a handler for a task, and return what it has returned.
 
-    Args:
-        handler: a class that takes the task and has ``run()``, or a function that takes the task.
-        task: the task.
-        assignment: contains the settings ``result`` and ``on_return`` of the task.
-        offer_kill: receives the method ``kill`` of the handler, if there is one.
-        run_awaitable: runs what an asynchronous handler has returned, and returns its value.
-
-    Raises:
-        LoadError: the handler is a generator function, so its code has not run.
-        UnfinishedError: the handler has returned without a decision, and ``on_return`` is
-            ``retry``.
+    The handler is a class that takes the task and has ``run()``, or a function that takes the task.
+    ``offer_kill`` receives its method ``kill``, if there is one. ``run_awaitable`` returns the
+    value of what an asynchronous handler has returned. If the handler returns without a decision,
+    and ``on_return`` is ``retry``, this is an `UnfinishedError`.
     """
     with running(task):
         if isinstance(handler, type):

@@ -1,9 +1,9 @@
-"""The dispatch, which maps a task's type to its handler."""
+"""The dispatch, which maps a task's type to its handler; the handlers are loaded here."""
 
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import AsyncGeneratorType, GeneratorType, ModuleType
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from psched.application.function import TaskFunction
 from psched.application.task import Task
 from psched.base.errors import LoadError
-from psched.base.loader import find_object
+from psched.base.loader import extend_path, find_object, load_module
 
 Target = type[Any] | Callable[[Task], object] | TaskFunction[..., ..., Any] | str
 """A class whose instances have ``run()``, a function that takes a task, a function of an app, or
@@ -120,11 +120,7 @@ class Dispatch:
 
 
 def _check_routes(dispatch: str, routes: Routes) -> None:
-    """Refuse routes that cannot work; names of handlers are not looked up yet.
-
-    Raises:
-        LoadError: a route is neither a text nor a pattern, or its target cannot be a handler.
-    """
+    """Refuse routes that cannot work; names of handlers are not looked up yet."""
     for route, target in routes.items():
         if not isinstance(route, (str, re.Pattern)):
             raise LoadError(
@@ -138,12 +134,9 @@ def check_handler(target: Any, where: str) -> Any:  # noqa: ANN401  # anything a
     """Return a target if it can be a handler.
 
     If the handler is asynchronous, import asyncio. Loading the handlers precedes the forks, so that
-    no task waits for this import.
-
-    Raises:
-        LoadError: the target is neither a class with a ``run`` method nor a function; or it is a
-            generator function, so that calling it would run nothing; or its ``kill`` is a coroutine
-            function, which a signal handler cannot run.
+    no task waits for this import. Refused is also a generator function, because calling it would
+    run nothing, and a ``kill`` that is a coroutine function, because a signal handler cannot run
+    it.
     """
     if inspect.isclass(target):
         if not callable(getattr(target, "run", None)):
@@ -165,13 +158,7 @@ def check_handler(target: Any, where: str) -> Any:  # noqa: ANN401  # anything a
 def check_returned(returned: Any, type_: str) -> None:  # noqa: ANN401
     """Refuse what a handler has returned if it shows that the handler's code has not run.
 
-    Args:
-        returned: what the handler has returned.
-        type_: the type of the task, for the error.
-
-    Raises:
-        LoadError: it is a generator, for example because the handler is a decorated generator
-            function, which `check_handler` does not recognize.
+    For example, `check_handler` does not recognize a decorated generator function.
     """
     if isinstance(returned, _GENERATORS):
         raise LoadError(
@@ -186,3 +173,40 @@ def _check_function(function: Any, where: str) -> None:  # noqa: ANN401
         raise LoadError(f"{where} is a generator; it must be a function that returns")
     if inspect.iscoroutinefunction(function):
         import_module("asyncio")
+
+
+# --- the dispatch of an installation -----------------------------------------------------
+
+
+class Router:
+    """Finds the handler of a type: in the user's dispatch, else among the built-in handlers."""
+
+    def __init__(self, dispatch: Dispatch | None, built_in: Mapping[str, Any]) -> None:
+        self._dispatch = dispatch
+        self._built_in = built_in
+
+    def find(self, type_: str) -> Any | None:  # noqa: ANN401  # see dispatch.Target
+        """The handler of a type, see `Dispatch.find`; None if the type has no handler."""
+        found = None if self._dispatch is None else self._dispatch.find(type_)
+        return self._built_in.get(type_) if found is None else found
+
+
+def load_dispatch(
+    load_path: Sequence[str], require: Sequence[str], name: str | None
+) -> Dispatch | None:
+    """Import the modules that a configuration requires, in their order, and return its dispatch.
+
+    The dispatch is named as ``module:attribute``, or by its name in one of these modules.
+    """
+    extend_path(load_path)
+    modules = [load_module(module) for module in require]
+    return None if name is None else instance(find_object(name, modules), name)
+
+
+def instance(dispatch: Any, name: str) -> Dispatch:  # noqa: ANN401  # whatever has that name
+    """Return a dispatch; if a class is given, create an instance of it."""
+    if isinstance(dispatch, type) and issubclass(dispatch, Dispatch):
+        dispatch = dispatch()
+    if not isinstance(dispatch, Dispatch):
+        raise LoadError(f"{name} should be a subclass of psched.application.Dispatch")
+    return dispatch

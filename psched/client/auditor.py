@@ -58,12 +58,7 @@ class Auditor:
 
     A change is recorded after it was made. If it cannot be recorded, the change stands, and a
     warning is logged. If the store keeps no history, nothing is recorded and nothing is logged.
-
-    Args:
-        store: the store that contains the schedules.
-        author: returns who makes the changes; called before the first record is written.
-        clock: measures how long ago a record was first sent.
-        send: sends a request to the store, again and again while the store is unavailable.
+    ``author`` says who makes them, when the first record is written.
     """
 
     def __init__(

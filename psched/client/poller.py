@@ -151,11 +151,9 @@ class Poller:
             return quarantine(row, str(error))
 
     def _hold_schedule(self, row: Row, run: Run, now: float) -> Hold | Settlement | None:
-        """Hold the schedule of an extra run, see `psched.core.operations.extra_runs`.
+        """Hold the schedule of an extra run; return its settlement if the run cannot start now.
 
-        Returns:
-            The hold; None if the row needs none; or the settlement of the row, if it cannot run
-            now.
+        The result is None if the row needs no hold, see `psched.core.operations.extra_runs`.
         """
         try:
             needed = needed_schedule(row)

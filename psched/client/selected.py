@@ -415,15 +415,7 @@ def wanted_of(
 
 
 class Pace:
-    """Limits how many changes are made in a time.
-
-    Args:
-        rate: the most changes in a time, such as ``"10/s"``; None means no limit.
-        clock: measures the time, and sleeps.
-
-    Raises:
-        InvalidError: the rate is invalid.
-    """
+    """Limits how many changes are made in a time, by a rate such as ``"10/s"``."""
 
     def __init__(self, rate: str | None, clock: Clock) -> None:
         per_second = inf if rate is None else as_rate(rate)

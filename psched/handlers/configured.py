@@ -7,8 +7,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from psched.application.dispatch import Dispatch, check_handler
-from psched.application.router import load_dispatch
+from psched.application.dispatch import Dispatch, check_handler, load_dispatch
 from psched.application.task import Task
 from psched.base.errors import LoadError
 from psched.base.file_rights import refusal_of_file

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from psched.app import ConfigLike, read_config
-from psched.application.dispatch import Dispatch
-from psched.application.router import instance
+from psched.application.dispatch import Dispatch, instance
 from psched.base.errors import ConfigError, LoadError
 from psched.base.log import Log
 from psched.config import SETTINGS, Config

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from psched.app import CLOCK, make_store, open_in_worker
-from psched.application.dispatch import Dispatch
-from psched.application.router import Router
+from psched.application.dispatch import Dispatch, Router
 from psched.base.clock import Clock
 from psched.base.errors import ConfigError, LoadError
 from psched.base.log import Log

@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Unpack
 from sqlalchemy import Connection
 from typing_extensions import override
 
-from psched.application.dispatch import Dispatch
-from psched.application.router import Router, instance
+from psched.application.dispatch import Dispatch, Router, instance
 from psched.application.task import Task, assignment
 from psched.base.clock import Clock
 from psched.base.errors import InvalidError, LoadError, described

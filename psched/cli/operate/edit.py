@@ -164,13 +164,10 @@ def _edit_text(schedules: ScheduleCollection, chosen: Chosen) -> None:
 def _edit_in_editor(
     schedules: ScheduleCollection, key: str, settings: Config, *, dry_run: bool
 ) -> Rescheduled | None:
-    """Let the user edit a schedule, and change it.
+    """Let the user edit a schedule, and change it; None if the user has changed nothing.
 
     An invalid text is opened again on a terminal, until it is valid or the user leaves it as it is.
     A text that was not used stays in its file, whose path is printed.
-
-    Returns:
-        What was changed; None if the user has changed nothing.
     """
     seen = schedules.read(key).row
     if seen.cron is None:
@@ -245,21 +242,13 @@ def _by(schedules: ScheduleCollection, row: Row) -> str:
 
 
 class _Draft:
-    """The file in which the user edits.
-
-    Args:
-        path: the file.
-        text: the text without psched's own lines.
-
-    Attributes:
-        is_used: whether the text is not needed any more.
-        is_unreadable: whether the file contains something that is no text.
-    """
+    """The file in which the user edits; its ``text`` is without psched's own lines."""
 
     def __init__(self, path: Path, text: str) -> None:
         self.path = path
         self.text = text
-        self.is_used = self.is_unreadable = False
+        self.is_used = False  # whether the text is not needed any more
+        self.is_unreadable = False  # whether the file contains something that is no text
         self._header = 0  # the number of psched's own lines
 
     def numbered(self, problem: str) -> str:
@@ -309,10 +298,9 @@ def _draft(text: str) -> Iterator[_Draft]:
 
 
 def _run_editor(path: Path) -> ConfigError | None:
-    """Start the editor, and wait for its end. Ctrl-C is meant for the editor meanwhile.
+    """Start the editor, and wait for its end; return how it has failed, if it has.
 
-    Returns:
-        How it has failed; None if it has not.
+    Ctrl-C is meant for the editor meanwhile.
     """
     name = next((each for each in ("VISUAL", "EDITOR") if os.environ.get(each)), None)
     chosen = os.environ[name] if name else "vi"

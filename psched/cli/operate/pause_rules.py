@@ -22,8 +22,7 @@ _MOST_COUNTED = 1000
 def chosen_types(chosen: Chosen) -> Sequence[str | None] | None:
     """The types for which a rule is chosen; None among them stands for everything.
 
-    Returns:
-        The types; None if schedules are chosen one by one, by keys or by other conditions.
+    None if schedules are chosen one by one, by keys or by other conditions.
     """
     if chosen.keys or chosen.labels or chosen.states or chosen.reason is not None:
         return None

@@ -198,14 +198,7 @@ def _summary(plans: Sequence[Plan], *, prune: bool) -> str:
 
 
 class _Shown:
-    """Shows plans as text.
-
-    Args:
-        settings: the settings that the plans were made with.
-        now: the time on the store's clock, in Unix seconds.
-        prune: whether schedules that are no longer declared are deleted.
-        verbose: whether all fields and the next runs are shown.
-    """
+    """Shows plans as text; if ``verbose``, with all fields and the next runs."""
 
     def __init__(self, settings: Config, now: float, *, prune: bool, verbose: bool) -> None:
         self._settings = settings

@@ -196,11 +196,8 @@ def _end(
 ) -> bool:
     """End a schedule, so that it has no next run; the status None deletes it.
 
-    If its row is leased, the row is only marked; the worker that holds the lease then stops the
-    task and ends the schedule.
-
-    Returns:
-        True if the schedule has ended or its row was deleted; False if the row was marked.
+    If its row is leased, the row is only marked, and the result is False; the worker that holds the
+    lease then stops the task and ends the schedule.
     """
     lost = LostAnswers[tuple[Row, Row | None]]()
     done: list[tuple[Row, Row | None]] = []

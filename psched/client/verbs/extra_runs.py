@@ -110,14 +110,7 @@ class Trigger(Verb[str]):
 class RunMissed(Verb[Backfill]):
     """Add one extra run for each instant from ``start`` to ``end``; see `Schedule.backfill`.
 
-    Args:
-        start: the first instant.
-        end: the last instant.
-        stagger: when the runs become due.
-        again: whether instants run again that have ended already.
-        overlap: see `psched.core.operations.extra_runs`.
-        dry_run: whether nothing is added.
-        report: is called after each batch of rows with what was done so far.
+    ``report`` is called after each batch of rows with what was done so far.
     """
 
     name: ClassVar = "backfill"

@@ -63,13 +63,8 @@ def pause_between(took: Sequence[float]) -> float:
 class Stagger:
     """The earliest starts of the runs of one backfill, or of several.
 
-    Args:
-        rate: how many runs become due in a time, such as ``"10/m"``; None means that ``pause``
-            applies.
-        pause: the seconds between two runs; 0 means that all of them are due at once.
-
-    Raises:
-        InvalidError: the rate is invalid.
+    A rate such as ``"10/m"`` says how many runs become due in a time. Without a rate, ``pause``
+    seconds are between two runs; 0 means that all of them are due at once.
     """
 
     def __init__(self, rate: str | None, *, pause: float = 0.0) -> None:

@@ -30,19 +30,12 @@ _MOST = 1000
 
 @dataclass(slots=True)
 class _Queue:
-    """What is known about the extra runs that wait for one schedule.
+    """What is known about the extra runs that wait for one schedule, by the store's clock."""
 
-    Attributes:
-        holder: what identifies the lease or the hold of the schedule; None if it is not known.
-        since: when this lease was in the way for the first time, by the store's clock.
-        seen: when an extra run was postponed for the last time.
-        last: the latest time to which one was postponed.
-    """
-
-    holder: str | None
-    since: float
-    seen: float
-    last: float
+    holder: str | None  # what identifies the lease or the hold of the schedule, if it is known
+    since: float  # when this lease was in the way for the first time
+    seen: float  # when an extra run was postponed for the last time
+    last: float  # the latest time to which one was postponed
 
 
 class Turns:

@@ -11,19 +11,17 @@ pause if it fell due in these seconds, that is after ``delay`` and jitter.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from math import inf
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from psched.base.texts import cut
 from psched.config import Config
-from psched.core.catchup import last_occurrence
 from psched.core.definition import Definition
 from psched.core.history.records import Fate, Skipped
 from psched.core.model import WAITING, Pause, Row
 from psched.core.operations.pausing import describe, note_of, paused, span_of, zone_of
 from psched.core.store_protocol import Store
-from psched.triggers.trigger import Trigger, first, is_custom
+from psched.triggers.trigger import Trigger, first
 from psched.triggers.zone import Zone, find_zone
 
 KEPT = 7 * 86_400
@@ -136,12 +134,9 @@ class PausesTypes(Protocol):
 
 
 class PastPause(NamedTuple):
-    """A time during which a type was paused.
+    """A time during which a type was paused: from ``since`` to before ``until``.
 
-    Attributes:
-        since: the first second.
-        until: the first second after it.
-        reason: by whom and why, as in the row of a paused schedule.
+    The reason says by whom and why, as in the row of a paused schedule.
     """
 
     since: int
@@ -187,13 +182,7 @@ def as_paused(row: Row, rules: Iterable[PauseRule], zone: Zone, now: float) -> R
 
 @dataclass(frozen=True, slots=True)
 class ShownAsPaused:
-    """Changes rows of paused types as people see them, see `as_paused`.
-
-    Attributes:
-        rules: the rules that hold now.
-        settings: the installation's settings.
-        now: the time of the store's clock.
-    """
+    """Changes rows of the types that rules pause now as people see them, see `as_paused`."""
 
     rules: Sequence[PauseRule]
     settings: Config
@@ -221,24 +210,16 @@ def skipped_by_pause(
 ) -> tuple[int | None, Skipped] | None:
     """Which occurrences of a schedule fell due during a pause of its type, from its cursor on.
 
-    Returns:
-        The first occurrence after the pause (None if there is none), and those before it. None if
-        the cursor's occurrence did not fall due during a pause.
+    The result is the first occurrence after the pause, if there is one, and those before it; None
+    if the cursor's occurrence did not fall due during a pause.
     """
     due = definition.first_run(cursor)
     pause = next((each for each in pauses if each.since <= due < each.until), None)
     if pause is None:
         return None
     kept = _first_due_after(definition, trigger, cursor, pause.until)
-    return kept, span_of(
-        trigger,
-        cursor,
-        pause.until if kept is None else kept,
-        Fate.SKIPPED_PAUSED,
-        last_before=partial(last_occurrence, definition, trigger, cursor),
-        reason=pause.reason,
-        counts=not is_custom(definition.cron or ""),
-    )
+    end, fate = pause.until if kept is None else kept, Fate.SKIPPED_PAUSED
+    return kept, span_of(trigger, definition, cursor, end, fate, reason=pause.reason)
 
 
 def _first_due_after(
@@ -262,9 +243,6 @@ class PauseReader:
     """Reads the standing rules of pauses, when rows are claimed that may have been held by one.
 
     An idle worker reads no rules, because the claim itself leaves out rows of paused types.
-
-    Args:
-        store: where the rules are; if it has none, no row is ever skipped.
     """
 
     def __init__(self, store: Store) -> None:

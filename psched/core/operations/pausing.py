@@ -22,7 +22,7 @@ resumes the row. A one-shot is never skipped.
 failures in a row (`after_failure`).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace as changed
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -51,60 +51,6 @@ from psched.core.model import (
 )
 from psched.triggers.trigger import Trigger, first, is_custom
 from psched.triggers.zone import Zone, find_zone
-
-
-def dropped_spans(
-    trigger: Trigger,
-    cursor: int,
-    end: int,
-    *,
-    catchup: str,
-    busy_until: int | None,
-    last_before: Callable[[int], int],
-    reason: str,
-    counts: bool,
-) -> tuple[Skipped, ...]:
-    """Describe the occurrences that were dropped: from the cursor to before an instant."""
-    span = partial(span_of, trigger, last_before=last_before, reason=reason, counts=counts)
-    if catchup != "skip":
-        fate = Fate.COALESCED if catchup == "latest" else Fate.SKIPPED_CATCHUP
-        return (span(cursor, end, fate),)
-    if busy_until is None or busy_until < cursor:
-        return (span(cursor, end, Fate.SKIPPED_CATCHUP),)
-    missed = trigger.next_after(busy_until)
-    if missed is None or missed >= end:
-        return (span(cursor, end, Fate.SKIPPED_OVERLAP),)
-    return (
-        span(cursor, missed, Fate.SKIPPED_OVERLAP),
-        span(missed, end, Fate.SKIPPED_CATCHUP),
-    )
-
-
-def span_of(
-    trigger: Trigger,
-    first: int,
-    end: int,
-    fate: Fate,
-    *,
-    last_before: Callable[[int], int],
-    reason: str | None,
-    counts: bool,
-) -> Skipped:
-    """Describe the occurrences from ``first`` to before ``end``, which are at least one.
-
-    The other arguments are those of `dropped_spans`.
-    """
-    most = MOST_COUNTED if counts else 0
-    count, last = 1, first
-    while count <= most:
-        following = trigger.next_after(last)
-        if following is None or following >= end:
-            return Skipped(fate=fate, first=first, until=last, count=count, reason=reason)
-        last = following
-        count += 1
-    until = last_before(end) if most else max(first, end - 1)
-    return Skipped(fate=fate, first=first, until=until, count=None, reason=reason)
-
 
 SHORTEST_SEARCH = 1
 """The shortest time in seconds between two attempts to load a trigger's code."""
@@ -211,8 +157,7 @@ def record_of(row: Row, skipped: Skipped, *, owner: str, host: str, now: float) 
 def after_claim(row: Row, settings: Config, now: float) -> Settlement | None:
     """The settlement of a paused row that has just been claimed: resume it, or put it back.
 
-    Returns:
-        The settlement; None if the row is not paused, or its pause has no end.
+    None if the row is not paused, or its pause has no end.
     """
     pause = row.pause
     if pause is None or pause.until is None:
@@ -322,8 +267,7 @@ def earlier_failures(records: Iterable[RunRecord], row: Row, history: str) -> in
 def after_pause(row: Row, definition: Definition, now: float) -> Row | None:
     """A paused row as a worker will resume it at the end of its pause, for forecasts.
 
-    Returns:
-        The row; None if it is not paused, if its pause has no end, or if nothing comes after it.
+    None if it is not paused, if its pause has no end, or if nothing comes after it.
     """
     pause = row.pause
     if pause is None or pause.until is None:
@@ -364,15 +308,10 @@ def _onward(
         was_due = definition.first_run(cursor) <= since or (tried and cursor <= since)
     if was_due and onward == trigger.next_after(cursor):
         return cursor, None
-    return onward, span_of(
-        trigger,
-        cursor,
-        end if onward is None else onward,
-        Fate.SKIPPED_PAUSED,
-        last_before=partial(last_occurrence, definition, trigger, cursor),
-        reason=_why_skipped(row, pause, find_zone(definition.timezone)),
-        counts=not is_custom(definition.cron or ""),
-    )
+    reason = _why_skipped(row, pause, find_zone(definition.timezone))
+    skipped_until = end if onward is None else onward
+    fate = Fate.SKIPPED_PAUSED
+    return onward, span_of(trigger, definition, cursor, skipped_until, fate, reason=reason)
 
 
 def _why_skipped(row: Row, pause: Pause, zone: Zone) -> str:
@@ -394,18 +333,39 @@ def missed_spans(
     reason: str,
     busy_until: int | None = None,
 ) -> tuple[Skipped, ...]:
-    """What the catch-up policy drops from ``cursor`` to ``oldest``; see `dropped_spans`."""
-    return dropped_spans(
-        trigger,
-        cursor,
-        floor(now) + 1 if oldest is None else oldest,
-        catchup=definition.settings.catchup,
-        busy_until=busy_until,
-        last_before=partial(last_occurrence, definition, trigger, cursor),
-        reason=reason,
-        # A user's trigger can take long for each answer, and must answer all questions in time.
-        counts=not is_custom(definition.cron or ""),
+    """What the catch-up policy drops from ``cursor`` to before ``oldest``; None means up to now."""
+    catchup = definition.settings.catchup
+    end = floor(now) + 1 if oldest is None else oldest
+    span = partial(span_of, trigger, definition, reason=reason)
+    if catchup != "skip":
+        fate = Fate.COALESCED if catchup == "latest" else Fate.SKIPPED_CATCHUP
+        return (span(cursor, end, fate),)
+    if busy_until is None or busy_until < cursor:
+        return (span(cursor, end, Fate.SKIPPED_CATCHUP),)
+    missed = trigger.next_after(busy_until)
+    if missed is None or missed >= end:
+        return (span(cursor, end, Fate.SKIPPED_OVERLAP),)
+    return (
+        span(cursor, missed, Fate.SKIPPED_OVERLAP),
+        span(missed, end, Fate.SKIPPED_CATCHUP),
     )
+
+
+def span_of(
+    trigger: Trigger, definition: Definition, first: int, end: int, fate: Fate, *, reason: str
+) -> Skipped:
+    """Describe the occurrences from ``first`` to before ``end``, which are at least one."""
+    # A user's trigger can take long for each answer, and must answer all questions in time.
+    most = 0 if is_custom(definition.cron or "") else MOST_COUNTED
+    count, last = 1, first
+    while count <= most:
+        following = trigger.next_after(last)
+        if following is None or following >= end:
+            return Skipped(fate=fate, first=first, until=last, count=count, reason=reason)
+        last = following
+        count += 1
+    until = last_occurrence(definition, trigger, first, end) if most else max(first, end - 1)
+    return Skipped(fate=fate, first=first, until=until, count=None, reason=reason)
 
 
 def _attempt_of(row: Row, next_time: int | None) -> int:
