@@ -11,7 +11,7 @@ from typing import Any
 
 from psched import config, stores
 from psched.base.clock import SystemClock
-from psched.client.author import this_process
+from psched.client.auditor import this_process
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL

@@ -28,7 +28,6 @@ class Holder(Protocol):
         Raises:
             PreemptedError: the lease is lost; the decision has no effect.
         """
-        ...
 
     def extend(self) -> None:
         """Move the lease's end to now + alive_time.
@@ -36,7 +35,6 @@ class Holder(Protocol):
         Raises:
             PreemptedError: the lease is lost.
         """
-        ...
 
     def update_data(self, data: Mapping[str, Any]) -> None:
         """Replace the schedule's payload.
@@ -45,11 +43,9 @@ class Holder(Protocol):
             InvalidError: ``data`` is not a mapping that JSON can hold.
             PreemptedError: the lease is lost; nothing was changed.
         """
-        ...
 
     def progress(self, percent: float | None, text: str) -> None:
         """Make known how far the task is; a percent is from 0 to 100."""
-        ...
 
     def keep_result(self, result: str | None) -> None:
         """Set the result, JSON text, that the record of this attempt will contain.
@@ -57,12 +53,10 @@ class Holder(Protocol):
         Raises:
             AlreadyFinishedError: the record was written already.
         """
-        ...
 
     @property
     def schedules(self) -> Schedules:
         """The schedules of the store that the task came from."""
-        ...
 
 
 class Task:

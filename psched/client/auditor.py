@@ -1,13 +1,19 @@
-"""Records in the store who has changed which schedule, from what to what: the audit trail."""
+"""The audit trail: records in the store who has changed which schedule, from what to what."""
 
 import json
 import logging
+import os
+import pwd
+import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import cached_property
 from hashlib import sha256
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from psched.base.clock import Clock
@@ -15,7 +21,6 @@ from psched.base.compression import readable
 from psched.base.errors import PschedError, UnknownOutcomeError
 from psched.base.retry import Send
 from psched.base.texts import visible
-from psched.client.author import Author
 from psched.core.columns import DECODER
 from psched.core.history.protocol import AuditSelection, KeepsHistory
 from psched.core.history.records import AuditRecord
@@ -40,6 +45,9 @@ SHA-256 are recorded."""
 LONGEST_NOTE = 1000
 """The most characters of a note; the rest is cut off."""
 
+_LONGEST_NAME = 255
+"""The most characters of a user, a host or a program; the rest is cut off."""
+
 _TRANSACTION = 1000
 """The most records that one transaction writes, because on SQLite workers wait for its end."""
 
@@ -51,6 +59,56 @@ _NEWEST = 20
 
 Changed = tuple[Row | None, Row | None]
 """The row before and after a change; None if the schedule does not exist before or after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who makes a change.
+
+    Attributes:
+        user: the name of the operating system's user.
+        host: the name of the host.
+        program: the name of the command or program.
+    """
+
+    user: str
+    host: str
+    program: str
+
+    @property
+    def name(self) -> str:
+        """The user and the host, such as ``ann@web1``."""
+        return f"{self.user}@{self.host}"
+
+
+def this_process(program: str | None = None) -> Author:
+    """The author of the changes that this process makes."""
+    name = _script() if program is None else program
+    return Author(
+        *(visible(text)[:_LONGEST_NAME] for text in (_user(), socket.gethostname(), name))
+    )
+
+
+def _user() -> str:
+    """The effective user; ``ann (as root)`` if ann has become root by ``sudo``."""
+    user = os.geteuid()
+    try:
+        name = pwd.getpwuid(user).pw_name
+    except KeyError:
+        name = f"uid {user}"  # for example in a container, whose users have no names
+    # Anybody can set this variable, so the name that the kernel vouches for is always shown, too.
+    before = os.environ.get("SUDO_USER")
+    return name if before in {None, "", name} else f"{before} (as {name})"
+
+
+def _script() -> str:
+    given = sys.argv[0] if getattr(sys, "argv", None) else ""
+    if given in {"", "-"}:
+        return "python"
+    if given in {"-c", "-m"}:
+        return f"python {given}"
+    path = Path(given)
+    return path.parent.name if path.name == "__main__.py" else path.name
 
 
 class Auditor:

@@ -26,8 +26,7 @@ from psched.client.arguments import (
     refuse_data_as_type,
     stored_key,
 )
-from psched.client.auditor import Auditor
-from psched.client.author import Author, this_process
+from psched.client.auditor import Auditor, Author, this_process
 from psched.client.writing import insert, try_to_modify
 from psched.core.columns import check_number
 from psched.core.declare import When, declare, declare_all
@@ -43,7 +42,7 @@ from psched.core.schedule import ListOrder, Schedule
 from psched.core.schedule_metadata import ScheduleMetadata
 from psched.core.selection import LARGEST_LIMIT, Selection, check_limit, chosen_texts, selection_of
 from psched.core.shorthands import instant
-from psched.core.store_protocol import CountsRows, JoinsTransactions, Store
+from psched.core.store_protocol import CallersTransaction, CountsRows, JoinsTransactions, Store
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -134,8 +133,6 @@ class ScheduleCollection:
         self._store = store
         self._settings = settings
         self._zone = settings.timezone
-        self._clock = clock
-        self._draw_nonce = draw_nonce
         self._send: Send = partial(retry_while_unavailable, clock=clock, tries=tries)
         self.auditor = Auditor(store, author=author, clock=clock, send=self._send)
         self.access = Access(
@@ -343,22 +340,22 @@ class ScheduleCollection:
             warnings.warn(WITHOUT_TYPE, stacklevel=2)
         given = {"type": type, "data": data, "run_at": run_at, "timeout": timeout, **more}
         fields = fields_of_push(given)
-        if connection is None:
-            now = cache(self.now)
-            key = self._new_key(type, now) if key is None else key
-            with naming_arguments([given]):
-                row = declare(key, fields, self._settings, now)
+        transaction = None if connection is None else self._join(connection)
+        now = cache(self.now) if transaction is None else transaction.now
+        key = self._new_key(type, now) if key is None else key
+        with naming_arguments([given]):
+            row = declare(key, fields, self._settings, now)
+        if transaction is None:
             insert(self.access, [row], audited=False)
-            return self[key]
+        else:
+            transaction.add([row], nonce=self.access.draw_nonce())
+            self.access.wake_after(transaction, [row])
+        return self[key]
+
+    def _join(self, connection: object) -> CallersTransaction:
         if not isinstance(self._store, JoinsTransactions):
             raise NotSupportedError("connection: this store cannot join a transaction")
-        transaction = self._store.join_transaction(connection)
-        key = self._new_key(type, transaction.now) if key is None else key
-        with naming_arguments([given]):
-            row = declare(key, fields, self._settings, transaction.now)
-        transaction.add([row], nonce=self._draw_nonce())
-        self.access.wake_after(transaction, [row])
-        return self[key]
+        return self._store.join_transaction(connection)
 
     def push_many(self, tasks: Iterable[NewTask]) -> Sequence[Schedule]:
         """Submit many tasks in a few round trips: either all of them are pushed, or none.
@@ -390,7 +387,7 @@ class ScheduleCollection:
         return fields_of_push(task)
 
     def _new_key(self, type_: object, now: Callable[[], float]) -> str:
-        return new_key(type_, now(), self._draw_nonce())
+        return new_key(type_, now(), self.access.draw_nonce())
 
     # --- reading ----------------------------------------------------------------------------
 

@@ -452,23 +452,18 @@ class Schedules(Protocol):
 
     def __contains__(self, key: object) -> bool:
         """Whether a schedule with this key exists."""
-        ...
 
     def __iter__(self) -> Iterator[Schedule]:
         """Every schedule, in the order of `list`."""
-        ...
 
     def __len__(self) -> int:
         """The number of schedules."""
-        ...
 
     def __bool__(self) -> bool:
         """Always True, also if there is no schedule."""
-        ...
 
     def close(self) -> None:
         """Close the connection; the next request opens a new one."""
-        ...
 
     def add(
         self,
@@ -484,11 +479,9 @@ class Schedules(Protocol):
         **more: Unpack[AddOptions],
     ) -> Schedule:
         """Register a schedule."""
-        ...
 
     def add_many(self, schedules: Iterable[NewSchedule]) -> Sequence[Schedule]:
         """Register many schedules, all of them or none."""
-        ...
 
     def push(
         self,
@@ -502,19 +495,15 @@ class Schedules(Protocol):
         **more: Unpack[PushOptions],
     ) -> Schedule:
         """Submit a task: a schedule that runs only once."""
-        ...
 
     def push_many(self, tasks: Iterable[NewTask]) -> Sequence[Schedule]:
         """Submit many tasks, all of them or none."""
-        ...
 
     def read(self, key: str) -> ScheduleMetadata:
         """Read one schedule."""
-        ...
 
     def read_many(self, keys: Sequence[str]) -> Mapping[str, ScheduleMetadata]:
         """Read the schedules with these keys; the result omits keys that have no schedule."""
-        ...
 
     def list(
         self,
@@ -528,11 +517,9 @@ class Schedules(Protocol):
         order: ListOrder = "next",
     ) -> Iterator[ScheduleMetadata]:
         """Read the schedules that fulfil all conditions; without any, every schedule."""
-        ...
 
     def next(self, key: str, number: int = 10) -> Sequence[UpcomingTime]:
         """The next occurrences of a schedule, beginning with the one that is due or running."""
-        ...
 
     def runs(
         self,
@@ -548,7 +535,6 @@ class Schedules(Protocol):
         extra_runs: bool = True,
     ) -> Iterator[Run]:
         """Read the records of the run history that fulfil all conditions, the newest first."""
-        ...
 
     def last_runs(self, keys: Sequence[str]) -> Mapping[str, Run]:
         """Find the last run of each of these keys: how its last attempt or occurrence ended."""
@@ -562,15 +548,12 @@ class Schedules(Protocol):
         limit: int | None = None,
     ) -> Iterator[Output]:
         """Read what the attempts of a schedule have printed, the newest first."""
-        ...
 
     def why(self, key: str, time: When | str | None = None, zone: str | None = None) -> Answer:
         """Explain what became of an occurrence, or what will."""
-        ...
 
     def now(self) -> float:
         """The time of the store's clock, in Unix seconds."""
-        ...
 
     def modify(
         self,
@@ -580,39 +563,30 @@ class Schedules(Protocol):
         **changes: Unpack[Changes],
     ) -> None:
         """Change a schedule's definition."""
-        ...
 
     def delete(self, key: str) -> bool:
         """Delete a schedule; False if its task is running, so that it is deleted later."""
-        ...
 
     def cancel(self, key: str) -> bool:
         """Cancel a schedule; False if its task is running, so that it is cancelled later."""
-        ...
 
     def stop(self, key: str) -> bool:
         """Stop the present run of a schedule; False, because the run ends later."""
-        ...
 
     def force_finish(self, key: str) -> bool:
         """Make a schedule finished; False if its task is running, so that this happens later."""
-        ...
 
     def requeue(self, key: str, run_at: When | None = None) -> None:
         """Run a schedule again that has ended, is quarantined or is paused."""
-        ...
 
     def pause(self, key: str, until: Until | None = None) -> bool:
         """Pause a schedule; False if its task is running, which goes on."""
-        ...
 
     def resume(self, key: str, *, backfill: bool = False) -> None:
         """Let a paused schedule run again."""
-        ...
 
     def skip(self, key: str, number: int = 1, *, dry_run: bool = False) -> Rescheduled:
         """Leave out the next occurrences of a schedule."""
-        ...
 
     def edit(
         self,
@@ -624,7 +598,6 @@ class Schedules(Protocol):
         **changes: Unpack[Changes],
     ) -> Rescheduled:
         """Change a schedule's definition, and say what that does."""
-        ...
 
     def trigger(
         self,
@@ -635,7 +608,6 @@ class Schedules(Protocol):
         run_at: When | None = None,
     ) -> Schedule:
         """Run a schedule now, beside its regular occurrences."""
-        ...
 
     def backfill(
         self,
@@ -649,11 +621,9 @@ class Schedules(Protocol):
         dry_run: bool = False,
     ) -> Backfill:
         """Run the missed occurrences of a period."""
-        ...
 
     def wait(self, key: str, timeout: Duration | None = None) -> str:
         """Wait until a schedule that runs only once has ended, and return its status."""
-        ...
 
     def wait_for_end(
         self,
@@ -662,14 +632,11 @@ class Schedules(Protocol):
         look: Callable[[ScheduleMetadata], object] | None = None,
     ) -> TaskEnd:
         """Wait in the same way; return the status together with the result of the task."""
-        ...
 
     def audited(self, note: str | None) -> AbstractContextManager[None]:
         """Note in the audit trail why the changes in the ``with`` block are made."""
-        ...
 
     def audit(
         self, key: str | None = None, since: Since | None = None, limit: int | None = None
     ) -> Iterator[AuditRecord]:
         """Read who has changed which schedule, the newest change first."""
-        ...

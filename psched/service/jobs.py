@@ -24,7 +24,7 @@ from psched.base.errors import (
     NotFoundError,
     NotSupportedError,
 )
-from psched.client.author import this_process
+from psched.client.auditor import this_process
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.urls import file_of

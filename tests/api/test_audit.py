@@ -22,7 +22,7 @@ from psched.base.errors import (
     StoreUnavailableError,
     UnknownOutcomeError,
 )
-from psched.client.author import Author
+from psched.client.auditor import Author
 from psched.client.collection import ScheduleCollection
 from psched.core.history.protocol import AuditSelection
 from psched.core.history.records import AuditRecord

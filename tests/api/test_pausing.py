@@ -15,7 +15,7 @@ from psched.base.errors import (
     NotFoundError,
     NotSupportedError,
 )
-from psched.client.author import Author
+from psched.client.auditor import Author
 from psched.client.collection import ScheduleCollection
 from psched.client.verbs.ending import Stop
 from psched.client.verbs.pausing import Pause, Resume

@@ -12,7 +12,7 @@ from psched.base.errors import (
     InvalidError,
     NotFoundError,
 )
-from psched.client.author import Author
+from psched.client.auditor import Author
 from psched.client.collection import ScheduleCollection
 from psched.client.verifier import Verifier
 from psched.config import from_mapping

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from psched.base.clock import SystemClock
-from psched.client.author import Author
+from psched.client.auditor import Author
 from psched.client.collection import ScheduleCollection
 from psched.client.verifier import Verifier
 from psched.stores.redis import scripts

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from psched.client.author import Author, this_process
+from psched.client.auditor import Author, this_process
 
 NAME = pwd.getpwuid(os.geteuid()).pw_name
 

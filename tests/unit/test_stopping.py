@@ -5,7 +5,7 @@ import pytest
 from psched.base.errors import AlreadyExistsError, AlreadyFinishedError, NotFoundError
 from psched.cli.schedules.listing import SHOWN_STATES
 from psched.cli.shown import STOPPED_AS, shown_reason, shown_status
-from psched.client.author import this_process
+from psched.client.auditor import this_process
 from psched.client.verifier import Verifier
 from psched.config import from_mapping
 from psched.core.history.records import Fate, Outcome

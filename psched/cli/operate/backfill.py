@@ -1,7 +1,8 @@
 """The command backfill."""
 
 import sys
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import click
 
@@ -21,7 +22,6 @@ from psched.cli.operate.chosen import (
 from psched.cli.operate.commands import overlap_option
 from psched.cli.time_format import format_time, local_times, parse_time
 from psched.client.arguments import stored_key
-from psched.client.collection import ScheduleCollection
 from psched.core.operations.backfills import Backfill, Stagger, check_backfill_overlap
 
 _OPTIONS = {"start": "from", "end": "to"}
@@ -57,7 +57,6 @@ def backfill(chosen: Chosen, *, start: str, end: str, again: bool, overlap: str)
             parse_time("from", start, CLOCK.wall(), is_next=False) or 0,
             parse_time("to", end, CLOCK.wall(), is_next=False) or 0,
         )
-        how: dict[str, Any] = {"rate": stagger, "again": again, "overlap": overlap}
         names_each = chosen.names_each(schedules)
         if names_each:
             keys = [*dict.fromkeys(map(stored_key, chosen.keys))]
@@ -65,95 +64,68 @@ def backfill(chosen: Chosen, *, start: str, end: str, again: bool, overlap: str)
             keys = [each.row.key for each in chosen.select(schedules).to_backfill()]
         if not chosen.dry_run:
             ask(keys, chosen, "backfill")
-        result = _Result(chosen, names_each=names_each)
+        done, skipped, failed = list[Backfill](), 0, 0
         for key in keys:
+            run = partial(
+                schedules.backfill, key, *times, rate=stagger, again=again, overlap=overlap
+            )
             try:
-                shown = _Shown(key, dry_run=chosen.dry_run)
-                result.add(shown.run(schedules, times, how))
+                done.append(_backfill(run, key, dry_run=chosen.dry_run))
             except (InvalidError, ScheduleError) as error:
-                result.refuse(key, error)
-        result.show()
-    if result.failed:
+                if isinstance(error, ScheduleError) and not names_each:
+                    skipped += 1
+                    click.echo(f"{key}: skipped: {local_times(str(error))}", err=True)
+                    continue
+                failed += 1
+                if chosen.dry_run:
+                    say_not_done(key, error, "backfilled", _OPTIONS)
+                else:
+                    click.echo(f"Error: {local_times(about(key, error, _OPTIONS))}", err=True)
+        if not keys:
+            click.echo(NONE)
+        if len(keys) > 1:  # else the line about the schedule says it
+            number = sum(len(each.runs) for each in done)
+            text = f"{counted(len(done), 'schedule')}: {_added(number, dry_run=chosen.dry_run)}"
+            click.echo("; ".join([text, *left_over(skipped, failed, "backfilled")]))
+    if failed:
         sys.exit(1)
 
 
-class _Result:
-    """What became of all chosen schedules."""
+def _backfill(run: Callable[..., Backfill], key: str, *, dry_run: bool) -> Backfill:
+    """Backfill one schedule; print and return what was done, also if it was interrupted."""
+    so_far = Backfill(key=key, runs=[])
 
-    def __init__(self, chosen: Chosen, *, names_each: bool) -> None:
-        self.failed = 0
-        self._chosen = chosen
-        self._names_each = names_each
-        self._schedules = self._runs = self._skipped = 0
+    def note(done: Backfill) -> None:
+        nonlocal so_far
+        so_far = done
 
-    def add(self, done: Backfill) -> None:
-        """Note the backfill of a schedule."""
-        self._schedules += 1
-        self._runs += len(done.runs)
-
-    def refuse(self, key: str, error: InvalidError | ScheduleError) -> None:
-        """Print why a schedule was not backfilled."""
-        if isinstance(error, ScheduleError) and not self._names_each:
-            self._skipped += 1
-            click.echo(f"{key}: skipped: {local_times(str(error))}", err=True)
-            return
-        self.failed += 1
-        if self._chosen.dry_run:
-            say_not_done(key, error, "backfilled", _OPTIONS)
-        else:
-            click.echo(f"Error: {local_times(about(key, error, _OPTIONS))}", err=True)
-
-    def show(self) -> None:
-        """Print the sum, if several schedules were chosen."""
-        number = self._schedules + self._skipped + self.failed
-        if not number:
-            click.echo(NONE)
-        if number < 2:  # noqa: PLR2004  # the line about the schedule says it
-            return
-        verb = "would be added" if self._chosen.dry_run else "added"
-        text = f"{counted(self._schedules, 'schedule')}: {counted(self._runs, 'run')} {verb}"
-        click.echo("; ".join([text, *left_over(self._skipped, self.failed, "backfilled")]))
+    try:
+        done = run(dry_run=dry_run, report=note)
+    except (KeyboardInterrupt, StoreError) as stopped:
+        if not dry_run:
+            text = f"stopped after {_text(so_far, dry_run=False)}; the same command adds the rest"
+            click.echo(f"{key}: {text}", err=True)
+        if isinstance(stopped, KeyboardInterrupt):
+            raise click.Abort from None
+        raise
+    click.echo(f"{key}: {_text(done, dry_run=dry_run)}")
+    return done
 
 
-class _Shown:
-    """The backfill of one schedule, which says what it does."""
+def _added(number: int, *, dry_run: bool) -> str:
+    return f"{counted(number, 'run')} {'would be added' if dry_run else 'added'}"
 
-    def __init__(self, key: str, *, dry_run: bool) -> None:
-        self._key = key
-        self._dry_run = dry_run
-        self._done = Backfill(key=key, runs=[])
 
-    def run(
-        self, schedules: ScheduleCollection, times: tuple[int, int], how: dict[str, Any]
-    ) -> Backfill:
-        """Backfill the schedule, and print and return what was done."""
-
-        def note(done: Backfill) -> None:
-            self._done = done
-
-        try:
-            done = schedules.backfill(self._key, *times, dry_run=self._dry_run, report=note, **how)
-        except (KeyboardInterrupt, StoreError) as stopped:
-            if not self._dry_run:
-                text = f"stopped after {self._text(self._done)}; the same command adds the rest"
-                click.echo(f"{self._key}: {text}", err=True)
-            if isinstance(stopped, KeyboardInterrupt):
-                raise click.Abort from None
-            raise
-        click.echo(f"{self._key}: {self._text(done)}")
-        return done
-
-    def _text(self, done: Backfill) -> str:
-        verb = "would be added" if self._dry_run else "added"
-        text = f"{counted(len(done.runs), 'run')} {verb}"
-        if done.first is not None and done.last is not None:
-            first, last = format_time(done.first), format_time(done.last)
-            text += f", {first}" if first == last else f", {first} to {last}"
-            text += f", due within {format_duration(done.within)}" if done.within else ""
-        for number, what in (
-            (done.existing, "there already"),
-            (done.finished, "finished already"),
-            (done.regular, "left to the regular runs"),
-        ):
-            text += f"; {number} {what}" if number else ""
-        return text
+def _text(done: Backfill, *, dry_run: bool) -> str:
+    text = _added(len(done.runs), dry_run=dry_run)
+    if done.first is not None and done.last is not None:
+        first, last = format_time(done.first), format_time(done.last)
+        text += f", {first}" if first == last else f", {first} to {last}"
+        text += f", due within {format_duration(done.within)}" if done.within else ""
+    for number, what in (
+        (done.existing, "there already"),
+        (done.finished, "finished already"),
+        (done.regular, "left to the regular runs"),
+    ):
+        text += f"; {number} {what}" if number else ""
+    return text

@@ -13,6 +13,7 @@ from psched.cli.changes import warn_of_types
 from psched.cli.operate.chosen import Chosen, confirm
 from psched.cli.time_format import format_time, local_times
 from psched.client.collection import ScheduleCollection
+from psched.client.verbs.pausing import pause_type, resume_type
 from psched.core.operations.pauses import PauseRule
 
 _MOST_COUNTED = 1000
@@ -40,7 +41,7 @@ def pause_types(
         return
     _ask("pause", schedules, types, chosen)
     for type_ in types:
-        paused = schedules.pause_all(until) if type_ is None else schedules.pause_type(type_, until)
+        paused = pause_type(schedules.access, type_, until)
         end = "" if paused.until is None else f" until {format_time(paused.until)}"
         click.echo(f"{_what(type_)}: paused{end}, also what is added later")
 
@@ -70,10 +71,7 @@ def resume_types(
     failed = False
     for type_ in types:
         try:
-            if type_ is None:
-                schedules.resume_all(backfill=backfill)
-            else:
-                schedules.resume_type(type_, backfill=backfill)
+            resume_type(schedules.access, type_, backfill=backfill)
         except AlreadyExistsError as error:
             failed = True
             click.echo(f"Error: {local_times(str(error))}", err=True)

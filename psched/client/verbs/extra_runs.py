@@ -23,14 +23,11 @@ from psched.core.operations.backfills import (
     Backfill,
     Stagger,
     check_backfill_overlap,
+    extra_row,
     missed_instants,
     pause_between,
-    undecided,
-)
-from psched.core.operations.extra_rows import (
-    extra_row,
-    id_of_instant,
     refuse_extra_runs,
+    undecided,
 )
 from psched.core.operations.extra_runs import (
     OVERLAP_OPTION,
@@ -38,6 +35,7 @@ from psched.core.operations.extra_runs import (
     QUEUE,
     check_overlap,
     extra_key,
+    id_of_instant,
     prefix_of_extra_runs,
     random_id,
     schedule_of,

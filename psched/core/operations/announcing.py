@@ -15,7 +15,6 @@ class Announces(Protocol):
 
     def announce(self) -> None:
         """Tell all who listen to this store's table that rows may be due."""
-        ...
 
     def listen(self, heard: Callable[[], object], is_over: Callable[[], bool]) -> None:
         """Call a function whenever rows may be due; return when it is over.
@@ -30,7 +29,6 @@ class Announces(Protocol):
         Raises:
             StoreError: the store cannot be reached, or the connection broke.
         """
-        ...
 
 
 @runtime_checkable
@@ -42,7 +40,6 @@ class TellsOfCommit(Protocol):
 
         The function may be called late, or never, and also after a rollback. It must not fail.
         """
-        ...
 
 
 @runtime_checkable
@@ -51,4 +48,3 @@ class AnnouncesInTransaction(Protocol):
 
     def announce(self) -> None:
         """Tell all who listen that rows may be due, if and when the transaction commits."""
-        ...

@@ -11,6 +11,7 @@ row changes as if nothing ran: see `psched.core.store_protocol.HoldsSchedules`.
 """
 
 import re
+from datetime import UTC, datetime
 from hashlib import sha256
 
 from psched.base.errors import InvalidError
@@ -35,6 +36,8 @@ ID_LENGTH = 16
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _TIME_LENGTH = 9
 """The digits of a time in milliseconds, which are enough until the year 5188."""
+
+_ID_OF_INSTANT = "%Y%m%dT%H%M%SZ"
 
 _KEY = re.compile(rf"(?P<schedule>.+)!(?P<id>[0-9A-Za-z]{{{ID_LENGTH}}})", re.DOTALL)
 
@@ -69,6 +72,11 @@ def _in_digits(number: int, length: int) -> str:
         number, digit = divmod(number, len(_DIGITS))
         digits = _DIGITS[digit] + digits
     return digits
+
+
+def id_of_instant(instant: int) -> str:
+    """The identifier of the extra run that repeats a scheduled time, such as 20261125T023000Z."""
+    return datetime.fromtimestamp(instant, UTC).strftime(_ID_OF_INSTANT)
 
 
 def schedule_of(key: str) -> str | None:

@@ -121,7 +121,6 @@ class PausesTypes(Protocol):
 
         A rule that cannot be understood is left out.
         """
-        ...
 
     def change_pause_rules(self, *, drop: Sequence[str], store: Sequence[PauseRule]) -> None:
         """Delete rules, and store others, all or nothing. The call can be repeated.
@@ -130,7 +129,6 @@ class PausesTypes(Protocol):
             drop: the ids of the rules to delete; those that do not exist are ignored.
             store: the rules to store; one with the same id is replaced.
         """
-        ...
 
 
 class PastPause(NamedTuple):

@@ -19,8 +19,7 @@ from psched.base.errors import (
     TransientStoreError,
 )
 from psched.base.retry import retry_while_unavailable, send_once
-from psched.client.auditor import Auditor
-from psched.client.author import this_process
+from psched.client.auditor import Auditor, this_process
 from psched.config import Config, tls, urls
 from psched.contrib.perfectsched.migration.source_systems import (
     NOT_ENFORCED,

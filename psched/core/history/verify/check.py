@@ -34,8 +34,7 @@ from psched.core.history.verify.findings import (
     show_range,
 )
 from psched.core.model import EXPIRED, FAILED, FINISHED, WAITING, Row
-from psched.core.operations.extra_rows import id_of_instant
-from psched.core.operations.extra_runs import PARALLEL, extra_key, needed_schedule
+from psched.core.operations.extra_runs import PARALLEL, extra_key, id_of_instant, needed_schedule
 from psched.triggers.trigger import Trigger, first
 
 MOST_INSTANTS = 100_000

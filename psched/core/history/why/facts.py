@@ -15,8 +15,7 @@ from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelect
 from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
 from psched.core.history.why.answer import Answer, Code, State
 from psched.core.model import RUNNING, Row
-from psched.core.operations.extra_rows import id_of_instant
-from psched.core.operations.extra_runs import extra_key
+from psched.core.operations.extra_runs import extra_key, id_of_instant
 from psched.core.operations.pauses import PausesTypes, as_paused
 from psched.core.operations.pausing import zone_of
 from psched.core.selection import Selection
