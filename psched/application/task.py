@@ -23,36 +23,19 @@ class Holder(Protocol):
     """Holds a task's lease, and sends the task's requests to the store."""
 
     def decide(self, decision: Decision) -> None:
-        """Record how the task ends.
-
-        Raises:
-            PreemptedError: the lease is lost; the decision has no effect.
-        """
+        """Record how the task ends; a `PreemptedError` means that the decision has no effect."""
 
     def extend(self) -> None:
-        """Move the lease's end to now + alive_time.
-
-        Raises:
-            PreemptedError: the lease is lost.
-        """
+        """Move the lease's end to now + alive_time; a `PreemptedError` means that it is lost."""
 
     def update_data(self, data: Mapping[str, Any]) -> None:
-        """Replace the schedule's payload.
-
-        Raises:
-            InvalidError: ``data`` is not a mapping that JSON can hold.
-            PreemptedError: the lease is lost; nothing was changed.
-        """
+        """Replace the schedule's payload; a `PreemptedError` means that nothing was changed."""
 
     def progress(self, percent: float | None, text: str) -> None:
         """Make known how far the task is; a percent is from 0 to 100."""
 
     def keep_result(self, result: str | None) -> None:
-        """Set the result, JSON text, that the record of this attempt will contain.
-
-        Raises:
-            AlreadyFinishedError: the record was written already.
-        """
+        """Set the result, JSON text, that the record of this attempt will contain."""
 
     @property
     def schedules(self) -> Schedules:

@@ -20,8 +20,12 @@ from psched.cli.changes import warn_of_types
 from psched.cli.operate.chosen import Chosen, change_chosen, changing, lines_of
 from psched.cli.operate.waiting import json_data
 from psched.cli.output import are_terminals
-from psched.cli.schedules.arguments import OPTIONS, fields_of_a_schedule, warn_of_trigger
-from psched.cli.time_format import parse_time
+from psched.cli.schedules.arguments import (
+    OPTIONS,
+    fields_of_a_schedule,
+    pop_times,
+    warn_of_trigger,
+)
 from psched.client.collection import ScheduleCollection
 from psched.client.verbs.editing import Edit
 from psched.client.writing import ChangedMeanwhileError
@@ -107,8 +111,10 @@ def edit(
     """
     if cron is not None and interval is not None:
         raise click.UsageError("--every replaces --cron; leave one out")
-    times = {name: given.pop(option) for name, option in OPTIONS.items()}
-    fields = {"cron": cron, "every": interval, "type": new_type, **given}
+    # An empty name, as of an unset variable, is refused.
+    zone = None if given["timezone"] is None else find_zone(given["timezone"])
+    times = pop_times(given, zone)
+    fields = {"cron": cron, "every": interval, "type": new_type, **given, **times}
     changed = {name: value for name, value in fields.items() if value is not None}
     if data is not None:
         changed["data"] = json_data(data)
@@ -116,14 +122,6 @@ def edit(
         raise click.UsageError(f"--unset {min(both)} contradicts the option that sets it")
     changed |= dict.fromkeys(unset)
     with chosen.open() as schedules:
-        zone = None
-        if changed.get("timezone") is not None:
-            zone = find_zone(changed["timezone"])  # refuses an empty name, as of an unset variable
-        changed |= {
-            name: parse_time(OPTIONS[name], text, CLOCK.wall(), zone=zone)
-            for name, text in times.items()
-            if text is not None
-        }
         if not changed:
             _edit_text(schedules, chosen)
             return

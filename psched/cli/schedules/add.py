@@ -4,7 +4,6 @@ from typing import Any
 
 import click
 
-from psched.app import CLOCK
 from psched.base.errors import InvalidError
 from psched.base.exec_data import EXEC_TYPE
 from psched.cli import changes, options
@@ -17,10 +16,11 @@ from psched.cli.schedules.arguments import (
     ProgramCommand,
     exec_data,
     fields_of_a_schedule,
+    pop_times,
     warn_of_trigger,
     with_program,
 )
-from psched.cli.time_format import format_time, parse_time
+from psched.cli.time_format import format_time
 from psched.core.columns import decode
 from psched.triggers.zone import find_zone
 
@@ -38,20 +38,16 @@ from psched.triggers.zone import find_zone
 @report_errors
 def add(
     location: ConfigLocation,
+    /,
     key: str,
     type: str | None,  # noqa: A002  # named like the column of the table
     cron: str | None,
     data: str | None,
     interval: int | None,
-    delay: int,
     timezone: str | None,
-    start: str | None,
-    at: str | None,
-    jitter: int | None,
-    catchup: str | None,
-    dst_policy: str | None,
     message: str | None,
     program: list[str] | None,
+    **more: Any,  # noqa: ANN401  # the other options of `fields_of_a_schedule`
 ) -> None:
     """Add a schedule.
 
@@ -85,23 +81,15 @@ def add(
     settings = settings_to_write(location)
     zone = settings.timezone if timezone is None else timezone
     own = find_zone(zone)  # refuses an empty name, which an unset shell variable can cause
-    typed = None if timezone is None else own
-    more: dict[str, Any] = {
-        "every": interval,
-        "jitter": jitter,
-        "catchup": catchup,
-        "dst_policy": dst_policy,
-    }
+    more |= pop_times(more, None if timezone is None else own)
     with open_to_change(settings, message) as schedules:
         try:
             added = schedules.add(
                 key,
                 type_,
                 cron=cron,
-                delay=delay,
+                every=interval,
                 timezone=zone,
-                next_time=parse_time("start", start, CLOCK.wall(), zone=typed),
-                next_run_time=parse_time("at", at, CLOCK.wall(), zone=typed),
                 data=decode("data", *texts or ["{}"], values=None) if fields is None else fields,
                 **more,
             ).metadata()

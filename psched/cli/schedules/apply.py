@@ -74,16 +74,13 @@ _STANDARD_INPUT = Path("-")
 @report_errors
 def apply(
     location: ConfigLocation,
+    /,
     paths: tuple[Path, ...],
     label: str | None,
     message: str | None,
     *,
-    dry_run: bool,
-    prune: bool,
-    adopt: bool,
-    as_json: bool,
-    verbose: bool,
     quiet: bool,
+    **how: bool,  # the options of `apply_documents`
 ) -> None:
     """Add and change schedules as files declare them.
 
@@ -101,17 +98,7 @@ def apply(
             reader.read_text(sys.stdin.read(), Path("standard input"))
         documents = reader.read(path for path in paths if path != _STANDARD_INPUT)
         with open_to_change(settings, message) as schedules:
-            apply_documents(
-                documents,
-                schedules,
-                settings,
-                dry_run=dry_run,
-                prune=prune,
-                adopt=adopt,
-                as_json=as_json,
-                verbose=verbose,
-                track=track,
-            )
+            apply_documents(documents, schedules, settings, track=track, **how)
 
 
 def apply_documents(

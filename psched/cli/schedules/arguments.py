@@ -10,16 +10,19 @@ from typing import Any, TypeVar
 import click
 from typing_extensions import override
 
+from psched.app import CLOCK
 from psched.base.errors import InvalidError
 from psched.base.exec_data import EXEC_TYPE
 from psched.base.texts import brief
 from psched.cli.options import duration
 from psched.cli.output import one_line
+from psched.cli.time_format import parse_time
 from psched.config import Config
 from psched.core.definition import parse_row
 from psched.core.model import Row
 from psched.core.preview import clock_change_effects
 from psched.triggers.cron import excessive_steps
+from psched.triggers.zone import Zone
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -126,6 +129,16 @@ def fields_of_a_schedule(*, new: bool) -> Callable[[Command], Command]:
         return command
 
     return decorate
+
+
+def pop_times(given: dict[str, Any], zone: Zone | None) -> dict[str, int | None]:
+    """Take --start and --at out of the given options, and return the fields that they set."""
+    texts = {name: given.pop(option) for name, option in OPTIONS.items()}
+    return {
+        name: parse_time(OPTIONS[name], text, CLOCK.wall(), zone=zone)
+        for name, text in texts.items()
+        if text is not None
+    }
 
 
 def _help(text: str, default: str, *, new: bool) -> str:
