@@ -67,9 +67,8 @@ class Base:
     def _plain(self, returned: Any) -> Any:  # noqa: ANN401
         """Return what a step has returned, which must not be a coroutine here.
 
-        Raises:
-            LoadError: it is one. A decorator hides that the step is a coroutine function, so the
-                steps would not wait for one another.
+        If it is one, a decorator hides that the step is a coroutine function, so the steps would
+        not wait for one another.
         """
         if inspect.iscoroutine(returned):
             returned.close()

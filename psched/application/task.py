@@ -73,11 +73,7 @@ class Task:
     )  # fmt: skip
 
     def __init__(self, assignment: Mapping[str, Any], holder: Holder) -> None:
-        """Create a task from an `assignment`, to which the payload was added as ``data``.
-
-        Raises:
-            InvalidError: the payload is not the text of a JSON object.
-        """
+        """Create a task from an `assignment`, to which the payload was added as ``data``."""
         self.key: str = assignment["key"]
         self.type: str = assignment["type"]
         self._text: str = assignment["data"]
@@ -281,10 +277,7 @@ def _is_number(value: object, most: float, least: float = 0) -> bool:
 def assignment(row: Row, definition: Definition, scheduled_time: int) -> dict[str, Any]:
     """The values from which a `Task` is created, except the payload, as a JSON object.
 
-    Args:
-        row: the row as the claim returned it.
-        definition: the row's definition.
-        scheduled_time: Unix seconds; the scheduled time of the occurrence to run.
+    The row is as the claim returned it.
     """
     return {
         "key": row.key,

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, wraps
 from typing import Any
 
@@ -180,7 +180,9 @@ def changing(
         @report_errors
         @wraps(function)
         def command(location: ConfigLocation, /, **given: Any) -> None:  # noqa: ANN401
-            parts = {name: given.pop(name) for name in Chosen.__annotations__ if name in given}
+            parts = {
+                each.name: given.pop(each.name) for each in fields(Chosen) if each.name in given
+            }
             function(Chosen(location=location, **parts), **given)
 
         made: Any = command

@@ -4,14 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
-from psched.base.errors import AlreadyFinishedError, NotFoundError, NotSupportedError
+from psched.base.errors import NotSupportedError
 from psched.client.access import Access
 from psched.client.writing import Condition
 from psched.config import Config
 from psched.core.definition import history_setting
 from psched.core.history.protocol import KeepsHistory
 from psched.core.history.records import RunRecord, Skipped
-from psched.core.model import BEING_DELETED, ENDED, ENDING, Row
+from psched.core.model import ENDED, Row
 from psched.core.operations.pausing import record_of
 from psched.core.selection import STATES
 
@@ -76,13 +76,3 @@ def refuse_without_status(settings: Config) -> None:
         raise NotSupportedError(
             f"a store of type {settings.type} keeps no status, so it has no pauses"
         )
-
-
-def refuse_ended(row: Row) -> None:
-    """Refuse a row that has ended or is about to."""
-    if row.status in BEING_DELETED:
-        raise NotFoundError(f"the schedule {row.key!r} is being deleted")
-    if row.status in ENDED:
-        raise AlreadyFinishedError(f"{row.key!r} has ended already: it is {row.status}")
-    if row.status in ENDING:
-        raise AlreadyFinishedError(f"{row.key!r} is about to end: it is {row.status}")

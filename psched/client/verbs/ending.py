@@ -18,7 +18,7 @@ from psched.base.errors import (
 )
 from psched.client.access import Access, read_row
 from psched.client.arguments import stored_key
-from psched.client.verbs import Verb, refuse_ended, refuse_without_status
+from psched.client.verbs import Verb, refuse_without_status
 from psched.client.writing import Condition, LostAnswers, replace, require, was_requeued
 from psched.core.columns import plain_reason
 from psched.core.declare import When, redeclare
@@ -43,6 +43,7 @@ from psched.core.model import (
 )
 from psched.core.operations import pausing
 from psched.core.operations.extra_runs import schedule_of
+from psched.core.operations.skipping import refuse_ended
 
 _CAN_CONTINUE = frozenset({QUARANTINED, PAUSED})
 """A row with one of these statuses keeps its ``next_time`` if it is requeued without a time."""

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from psched.base.errors import AlreadyExistsError, NotSupportedError
 from psched.client.access import Access
-from psched.client.verbs import Verb, records_of, refuse_ended, refuse_without_status
+from psched.client.verbs import Verb, records_of, refuse_without_status
 from psched.client.writing import Condition, Recorded, replace, require, was_replaced
 from psched.core.catchup import iso
 from psched.core.columns import check_name
@@ -19,6 +19,7 @@ from psched.core.model import NO_PAUSE, PAUSED, RUNNING, STOPPING, WAITING, Row
 from psched.core.model import Pause as RowPause
 from psched.core.operations import pausing
 from psched.core.operations.pauses import KEPT, LONGEST_NOTE, PauseRule, PausesTypes
+from psched.core.operations.skipping import refuse_ended
 from psched.core.shorthands import Until
 from psched.triggers.zone import find_zone
 

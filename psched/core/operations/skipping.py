@@ -72,14 +72,19 @@ def skip(
     return _moved(row, definition, following), (*dropped, span)
 
 
+def refuse_ended(row: Row) -> None:
+    """Refuse a row that has ended or is about to."""
+    if row.status in BEING_DELETED:
+        raise NotFoundError(f"the schedule {row.key!r} is being deleted")
+    if row.status in ENDED:
+        raise AlreadyFinishedError(f"{row.key!r} has ended already: it is {row.status}")
+    if row.status in ENDING:
+        raise AlreadyFinishedError(f"{row.key!r} is about to end: it is {row.status}")
+
+
 def _refuse(row: Row) -> None:
+    refuse_ended(row)
     key, status = row.key, row.status
-    if status in BEING_DELETED:
-        raise NotFoundError(f"the schedule {key!r} is being deleted")
-    if status in ENDED:
-        raise AlreadyFinishedError(f"{key!r} has ended already: it is {status}")
-    if status in ENDING:
-        raise AlreadyFinishedError(f"{key!r} is about to end: it is {status}")
     if status not in {WAITING, PAUSED, STOPPING}:
         raise AlreadyExistsError(f"{key!r} cannot be skipped: it is {status}")
     if row.owner is not None:
