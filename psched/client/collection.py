@@ -27,9 +27,7 @@ from psched.client.arguments import (
     stored_key,
 )
 from psched.client.auditor import Auditor, Author, this_process
-from psched.client.writing import insert, try_to_modify
 from psched.core.columns import check_number
-from psched.core.declare import When, declare, declare_all
 from psched.core.definition import parse_row
 from psched.core.history.protocol import AuditSelection, FindsLastRuns, KeepsHistory, RunSelection
 from psched.core.history.records import FAILED_FATES, FAILURES, GONE_AFTER, Fate, Outcome
@@ -74,7 +72,7 @@ if TYPE_CHECKING:
     from psched.core.output.output import Output
     from psched.core.preview import UpcomingTime
     from psched.core.schedule import Since
-    from psched.core.shorthands import Until
+    from psched.core.shorthands import Until, When
     from psched.triggers.zone import Zone
 
 # What only some programs need is imported in the methods, because a command that lists schedules
@@ -238,6 +236,8 @@ class ScheduleCollection:
             AlreadyExistsError: a schedule with this key exists already.
             InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
         """
+        from psched.core.declare import declare  # noqa: PLC0415
+
         refuse_data_as_type("add", key, type)
         fields = {
             "type": type,
@@ -249,7 +249,7 @@ class ScheduleCollection:
             "data": data,
             **more,
         }
-        insert(self.access, [declare(key, fields, self._settings, self.now)])
+        self._insert([declare(key, fields, self._settings, self.now)])
         return self[key]
 
     submit = add
@@ -272,10 +272,10 @@ class ScheduleCollection:
             InvalidError: a value is invalid, or a key is given twice; the error's ``field``
                 identifies the schedule and the value, such as ``schedules[17].cron``.
         """
-        return self._add_many(declare_all(schedules, self._settings, self.now), audited=True)
+        from psched.core.declare import declare_all  # noqa: PLC0415
 
-    def _add_many(self, rows: Sequence[Row], *, audited: bool) -> Sequence[Schedule]:
-        insert(self.access, rows, audited=audited)
+        rows = declare_all(schedules, self._settings, self.now)
+        self._insert(rows)
         return [self[row.key] for row in rows]
 
     def add_rows(self, rows: Sequence[Row]) -> None:
@@ -288,7 +288,12 @@ class ScheduleCollection:
         Raises:
             AlreadyExistsError: some of the keys exist already; the error's text lists these keys.
         """
-        insert(self.access, rows)
+        self._insert(rows)
+
+    def _insert(self, rows: Sequence[Row], *, audited: bool = True) -> None:
+        from psched.client.writing import insert  # noqa: PLC0415
+
+        insert(self.access, rows, audited=audited)
 
     def push(
         self,
@@ -335,6 +340,8 @@ class ScheduleCollection:
             NotSupportedError: ``connection`` is given, but a store of this kind cannot join a
                 transaction.
         """
+        from psched.core.declare import declare  # noqa: PLC0415
+
         refuse_data_as_type("push", key, type)
         if type is None and self._warns_without_type:
             warnings.warn(WITHOUT_TYPE, stacklevel=2)
@@ -346,7 +353,7 @@ class ScheduleCollection:
         with naming_arguments([given]):
             row = declare(key, fields, self._settings, now)
         if transaction is None:
-            insert(self.access, [row], audited=False)
+            self._insert([row], audited=False)
         else:
             transaction.add([row], nonce=self.access.draw_nonce())
             self.access.wake_after(transaction, [row])
@@ -372,13 +379,16 @@ class ScheduleCollection:
             InvalidError: a value is invalid; the error's ``field`` identifies the task and the
                 value.
         """
+        from psched.core.declare import declare_all  # noqa: PLC0415
+
         given = [*tasks]
         if self._warns_without_type and any(map(lacks_type, given)):
             warnings.warn(WITHOUT_TYPE, stacklevel=2)
         now = cache(self.now)
         with naming_arguments(given):
             rows = declare_all((self._with_key(task, now) for task in given), self._settings, now)
-        return self._add_many(rows, audited=False)
+        self._insert(rows, audited=False)
+        return [self[row.key] for row in rows]
 
     def _with_key(self, task: Any, now: Callable[[], float]) -> Mapping[str, Any]:  # noqa: ANN401
         # What is not a mapping is refused later, with an error that contains its number.
@@ -919,6 +929,8 @@ class ScheduleCollection:
             have changed since it was read, a change may be invalid, the store may be unavailable or
             unable to change many schedules at once, or the answer to the change may be lost.
         """
+        from psched.client.writing import try_to_modify  # noqa: PLC0415
+
         return try_to_modify(self.access, changes)
 
     def delete(self, key: str) -> bool:
@@ -1138,7 +1150,7 @@ def preload() -> None:
     A worker does this, so that tasks, which are forked from it, need not.
     """
     verbs = ("verbs.editing", "verbs.ending", "verbs.extra_runs", "verbs.pausing", "verbs.skipping")
-    for name in ("poller", "selected", "waiting", *verbs):
+    for name in ("poller", "selected", "waiting", "writing", *verbs):
         import_module(f"psched.client.{name}")
     for name in ("history.why.explain", "output.output", "preview"):
         import_module(f"psched.core.{name}")

@@ -299,7 +299,10 @@ class SelectedSchedules:
         report: Report | None = None,
         confirm: Confirm | None = None,
     ) -> ManyChanged:
-        """Do something with those with which it can be done; the arguments are as in `requeue`."""
+        """Do something of `psched.client.verbs` with those with which it can be done.
+
+        psched's own commands call this. The arguments and errors are as in `requeue`.
+        """
         wanted = self._wanted.for_verb(type(verb))
         pace, result = Pace(rate, self._access.clock), ManyChanged()
         rows = wanted.rows(self._schedules)

@@ -191,3 +191,10 @@ class TestChanging:
         with pytest.raises(InvalidError, match="rate: must be a number per time"):
             tasks.select(every=True).cancel(rate=rate)
         assert {*states(tasks).values()} == {"waiting"}
+
+
+def test_a_misspelt_option_is_refused_before_anything_is_changed(tasks):
+    for verb in ("cancel", "force_finish", "pause", "requeue", "resume", "skip", "stop", "trigger"):
+        with pytest.raises(TypeError, match="dryrun"):
+            getattr(tasks.select(every=True), verb)(dryrun=True)
+    assert {*states(tasks).values()} == {"waiting"}
