@@ -172,12 +172,14 @@ _PSCHED = ("-m", "psched")
 def _task(fleet: "Fleet") -> dict[str, dict[str, Any]]:
     """What a due task goes through, in its worker and in its runner."""
     with _recorded(fleet) as records:
-        # The first task imports what the second one no longer needs to import.
+        # The first tasks import what the last one no longer needs to import. Meanwhile the workers
+        # do what follows their start.
         fleet.push(["first"])
         fleet.launch()
-        before = fleet.wait_for_ends("first", ["first"])
-        fleet.push(["second"])
-        fleet.wait_for_ends("second", ["second"], before)
+        ended = fleet.wait_for_ends("first", ["first"])
+        for key in "second", "third", "fourth", "last":
+            fleet.push([key])
+            ended = fleet.wait_for_ends(key, [key], ended)
         fleet.stop()
         worker = _last(records, "settled")
         runner = _last(records, "exit", "runner/runner.py")

@@ -7,9 +7,11 @@ from fcntl import ioctl
 from termios import FIONREAD
 from typing import NamedTuple
 
-from psched.output.live import LONGEST_LIVE
 from psched.process.channel import MOST_DESCRIPTORS
 from psched.process.message_shapes import Shapes, flag, line, listed, whole
+
+LONGEST_LIVE = 2**16
+"""The most bytes of one message with live output."""
 
 LONGEST_TAIL = 2**20
 """The most bytes of an attempt's output that can be kept; the limit of ``output_limit``."""

@@ -16,6 +16,7 @@ from psched.base.log import Log
 from psched.base.log_lines import COPIED
 from psched.output.captured import (
     FROM_COLLECTOR,
+    LONGEST_LIVE,
     LOST_OUTPUT,
     MOST_FORGOTTEN,
     NO_OUTPUT,
@@ -29,7 +30,6 @@ from psched.output.captured import (
     unread,
 )
 from psched.output.collector import Collector, Inherited
-from psched.output.live import LONGEST_LIVE
 from psched.output.masking import Masking, Secrets
 from psched.output.service_output import ServiceOutput
 from psched.process import tree

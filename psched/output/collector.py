@@ -17,18 +17,74 @@ import errno
 import os
 import select
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from psched.base.clock import Clock
 from psched.base.log_lines import COPIED
-from psched.output.captured import LONGEST_TAIL, is_empty, unread
-from psched.output.live import PAUSE, LiveReader
+from psched.output.captured import LONGEST_LIVE, LONGEST_TAIL, is_empty, unread
 from psched.output.masking import Masking, Secrets
 from psched.output.service_output import ServiceOutput
 from psched.process.channel import Channel
 from psched.process.kernel import set_title
+
+MOST_PENDING = 2**18
+"""The most bytes that wait for one reader. Of more output, the oldest is left out."""
+
+_LIVE_PAUSE = 0.1
+"""Seconds between two messages to one reader. With `LONGEST_LIVE`, this limits the work that a task
+which prints much causes in its worker and in the master."""
+
+
+class LiveReader:
+    """One reader of the output of a running attempt.
+
+    Args:
+        begin: the output so far, as far as it is kept.
+        dropped: how many bytes precede it.
+
+    Attributes:
+        may_send: whether the worker has passed on the message before.
+        due: the earliest time of the next message, seconds of the monotonic clock.
+    """
+
+    def __init__(self, begin: bytes, dropped: int) -> None:
+        self.may_send = True
+        self.due = 0.0
+        self._pending = bytearray()
+        self._dropped = dropped
+        self._begins = True
+        self.add(begin)
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes can be sent now."""
+        return len(self._pending)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to send. The first message is sent in any case."""
+        return self._begins or bool(self._pending)
+
+    def add(self, chunk: bytes) -> None:
+        """Add output that was read."""
+        self._pending += chunk
+        if (excess := len(self._pending) - MOST_PENDING) > 0:
+            del self._pending[:excess]
+            self._dropped += excess
+
+    def take(self) -> tuple[bytes, int]:
+        """Return the next bytes, and how many were left out before them."""
+        taken, dropped = bytes(self._pending[:LONGEST_LIVE]), self._dropped
+        del self._pending[:LONGEST_LIVE]
+        self._begins, self._dropped = False, 0 if taken else dropped
+        return taken, dropped if taken else 0
+
+    def rest(self) -> Iterator[tuple[bytes, int]]:
+        """Yield what is left, like `take`; nothing follows."""
+        while self.has_news:
+            yield self.take()
 
 
 class Tail:
@@ -380,7 +436,7 @@ class Collector:
                 if not reader.may_send or not reader.has_news:
                     continue
                 if now >= reader.due:
-                    reader.may_send, reader.due = False, now + PAUSE
+                    reader.may_send, reader.due = False, now + _LIVE_PAUSE
                     self._say_live(reader_number, reader, *reader.take())
                 else:
                     wait = reader.due - now

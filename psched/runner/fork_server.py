@@ -246,8 +246,6 @@ class ForkServer:
 
         Send no signal to these pids after this call, because the kernel can reuse the pids.
         """
-        if not pids:
-            return
         self._free += [self._places.pop(pid) for pid in pids]
         with suppress(OSError):
             self.channel.send({"bury": pids})

@@ -406,7 +406,8 @@ class ForkingRunnerPool(RunnerPool):
             # runner can be reported together.
             self._enrol_late(server)
             exits += told
-            server.bury([exit_.pid for exit_ in told])
+            if told:
+                server.bury([exit_.pid for exit_ in told])
             # The death of a fork server is handled before the ends of its runners, because these
             # ends are recorded differently if that death has caused them.
             if server.pid in own:

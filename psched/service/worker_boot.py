@@ -41,8 +41,8 @@ from psched.runner.runner import Runner
 from psched.runner.runner_pool import ForkingRunnerPool
 from psched.runner.stop_flags import StopFlags
 from psched.service.functions import App
+from psched.worker.chores import create_missing_table, renew_times
 from psched.worker.context import Context
-from psched.worker.startup_steps import create_missing_table, renew_times
 from psched.worker.worker import Worker, clean_up
 
 preload()

@@ -46,7 +46,7 @@ class Context:
         recorder: creates the records of the run history; it has the store's clock and the counts.
         output: collects what tasks print; None if nobody does.
         startup: returns an iterator over the work in the store that precedes the first claim, see
-            `psched.worker.startup_steps`; None if there is none.
+            `psched.worker.chores`; None if there is none.
     """
 
     place: WorkerIdentity

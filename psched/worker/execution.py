@@ -46,7 +46,6 @@ from psched.worker.task_table import TaskTable
 from psched.worker.trigger_helpers import Question, TriggerHelpers
 from psched.worker.unknown_claims import UnknownClaims
 from psched.worker.unstarted import (
-    PrefetchedLease,
     UnstartedLeases,
     UnstartedRows,
     WaitingLease,
@@ -86,7 +85,7 @@ class Execution:
         self.unstarted = UnstartedLeases()
         self.gateway = StoreGateway(context, tasks, self.unstarted)
         self.triggers = TriggerHelpers(context, tasks)
-        self.pacing = Pacing(context, tasks, self.unstarted, self.triggers)
+        self.pacing = Pacing(context, self.gateway, self.unstarted, self.triggers)
         self.history = HistoryKeeper(context, self.gateway)
         self.unknown = UnknownClaims(context, self.gateway, tasks, self.unstarted)
         self.output = OutputKeeper(context, self.gateway, tasks)
@@ -144,7 +143,7 @@ class Execution:
         if claimed.rows:
             self.gateway.debug("claimed", [row.key for row in claimed.rows], asked)
             self._begin(claimed, sent)
-            self._prepare_next(len(claimed.rows))
+            self.pacing.prepare_next(len(claimed.rows))
 
     def new_owner(self) -> str:
         """A text that this worker has never used as the owner of a lease."""
@@ -162,7 +161,7 @@ class Execution:
                 _log.warning("%s: taken over, its last lease ended without a settle", row.key)
                 self.history.taken_over(row, claimed.expired[row.key])
                 self.records_due = 0.0
-        granted = self.fresh([self._granted(row, sent) for row in claimed.rows])
+        granted = self.gateway.fresh([self._granted(row, sent) for row in claimed.rows])
         now = claimed.now or 0
         self._read_pauses([lease.row for lease in granted if lease.row.cron], now)
         until = (guarded := self._clock.monotonic()) + _LONGEST_JUDGEMENT
@@ -192,36 +191,12 @@ class Execution:
         length = lease_times.lease_time(row.alive_time, self._settings.alive_time, self._shortest)
         return Lease(row, Deadlines(sent, length, self._driver_timeout))
 
-    def fresh(self, granted: Sequence[Lease]) -> Sequence[Lease]:
-        """Extend new leases if one of them is due; return those that this worker still holds.
-
-        Without this, the leases of a slow claim would be too old for their tasks to be started.
-        """
-        # A failure has been logged, and is ignored here, because `start` gives back each row whose
-        # lease is too old.
-        with suppress(TransientStoreError):
-            self.gateway.extend_due(granted)
-        for lease in granted:
-            if lease.lost:
-                _log.warning("%s: preempted before it was started", lease.row.key)
-        return [lease for lease in granted if not lease.lost]
-
     def _read_pauses(self, rows: Sequence[Row], now: float) -> None:
         """Read the rules that pause types, if one may have held some of these rows."""
         if rows and self._pauses.is_outdated(rows, now):
             # A failure has been logged. Rows that a rule may have held are given back.
             with suppress(TransientStoreError):
                 self.gateway.request(partial(self._pauses.read, now))
-
-    def _prepare_next(self, started: int) -> None:
-        """Have runners forked for the tasks that follow those of a claim."""
-        if self.pacing.room > 0 and not self.pacing.backlog:
-            # Fork a runner now, so that the next task does not wait for a fork. Due leases are
-            # extended first, because the fork can take long.
-            self.gateway.keep_leases()
-            self.pacing.prepare(1)
-        else:
-            self.pacing.order(started)
 
     # --- Decide ---
 
@@ -251,22 +226,9 @@ class Execution:
                 # It is not prefetched, because another run of its schedule can be going on.
                 self.unstarted.releases[row.key] = row
                 self.pacing.back_off()
-        elif not self._keeps(lease, verdict):
+        elif self.pacing.free_slots > 0 or not self.rows.keep(lease, verdict):
             self.start(lease, verdict, following=following)
         return None
-
-    def _keeps(self, lease: Lease, run: Run) -> bool:
-        """Keep a prefetched row until a slot is free; return whether it is kept."""
-        pacing = self.pacing
-        if pacing.free_slots > 0 or pacing.room_to_prefetch <= 0:
-            return False
-        if attempts.is_exhausted(lease.row, run.definition):
-            # If this worker died, the last attempt would count without having been made.
-            return False
-        self.unstarted.prefetched[lease.row.key] = PrefetchedLease(
-            lease.row, lease.deadlines, run=run, until=pacing.given_back_at
-        )
-        return True
 
     # --- Start ---
 

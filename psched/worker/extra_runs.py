@@ -99,7 +99,7 @@ class ExtraRuns:
         for length in sorted({each.lease.deadlines.lease for each in wanted.values()}):
             alike = [each for each in wanted.values() if each.lease.deadlines.lease == length]
             held = self._hold(alike, length)
-            self._execution.fresh([each.lease for each in held])
+            self._gateway.fresh([each.lease for each in held])
             for place, each in enumerate(held):
                 missing.remove(each.schedule)
                 left.remove(each)

@@ -17,10 +17,9 @@ from psched.base.errors import TransientStoreError
 from psched.base.texts import brief
 from psched.core.model import AFTER_RUN, DELETING
 from psched.runner.stop_flags import Reason
-from psched.worker.chores import BacklogWatch, Janitor
+from psched.worker.chores import BacklogWatch, Janitor, StartupSteps
 from psched.worker.context import Context
 from psched.worker.execution import Execution
-from psched.worker.startup_steps import StartupSteps
 from psched.worker.task_table import IMMEDIATE, TaskTable
 
 _log = logging.getLogger("psched.worker")

@@ -19,7 +19,8 @@ from math import inf
 from psched.core.store_protocol import Claimed
 from psched.worker.context import Context
 from psched.worker.running_task import RunningTask
-from psched.worker.task_table import FORK_PAUSE, TaskTable
+from psched.worker.store_gateway import StoreGateway
+from psched.worker.task_table import FORK_PAUSE
 from psched.worker.trigger_helpers import TriggerHelpers
 from psched.worker.unstarted import UnstartedLeases
 
@@ -98,7 +99,7 @@ class Pacing:
     def __init__(
         self,
         context: Context,
-        tasks: TaskTable,
+        gateway: StoreGateway,
         unstarted: UnstartedLeases,
         triggers: TriggerHelpers,
     ) -> None:
@@ -109,7 +110,8 @@ class Pacing:
         self._poll_interval = context.settings.poll_interval
         # They are forked while others run: probably as many rows follow.
         self._orders = context.settings.max_tasks_per_child == 1
-        self._tasks = tasks
+        self._gateway = gateway
+        self._tasks = gateway.tasks
         self._unstarted = unstarted
         self._triggers = triggers
         self.answered: float | None = None
@@ -156,9 +158,14 @@ class Pacing:
             return False
         return True
 
-    def order(self, started: int) -> None:
-        """Have runners forked for the tasks that follow those of a claim, while these run."""
-        if self.backlog and self._orders and self.tasks_are_short:
+    def prepare_next(self, started: int) -> None:
+        """Have runners forked for the tasks that follow those of a claim."""
+        if self.room > 0 and not self.backlog:
+            # Fork a runner now, so that the next task does not wait for a fork. Due leases are
+            # extended first, because the fork can take long.
+            self._gateway.keep_leases()
+            self.prepare(1)
+        elif self.backlog and self._orders and self.tasks_are_short:
             self._pool.order(min(started, self._slots))
 
     # --- How many rows ---

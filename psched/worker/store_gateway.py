@@ -9,6 +9,7 @@ pause has passed, and each outage is logged.
 import logging
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from math import ceil, inf
@@ -216,7 +217,7 @@ class StoreGateway:
         self._store = context.store
         self._alive_time = context.settings.alive_time
         self._clock = context.clock
-        self._tasks = tasks
+        self.tasks = tasks
         self._unstarted = unstarted
         self._keeping = False
         self.slowness = Slowness(context.settings, context.clock)
@@ -251,7 +252,7 @@ class StoreGateway:
         Call this between any two steps that can take long. If the store does not answer, the
         failure is logged, and nothing is raised.
         """
-        self._tasks.guard_before_blocking()
+        self.tasks.guard_before_blocking()
         if self._keeping or not self.backoff.ready:
             return
         # The flag prevents an endless recursion, because `extend_due` calls `request`, and
@@ -261,7 +262,7 @@ class StoreGateway:
             if self.extend_due(self._held):
                 # The extended leases end later, so the tasks are guarded again: this also postpones
                 # the time at which the timer of `TaskGuard` kills this process.
-                self._tasks.guard_before_blocking()
+                self.tasks.guard_before_blocking()
         except TransientStoreError:
             pass
         finally:
@@ -284,6 +285,20 @@ class StoreGateway:
             self._extend([lease for lease in held if lease.deadlines.lease == length], length)
         return due
 
+    def fresh(self, granted: Sequence[Lease]) -> Sequence[Lease]:
+        """Extend new leases if one of them is due; return those that this worker still holds.
+
+        Without this, the leases of a slow claim would be too old for their tasks to be started.
+        """
+        # A failure has been logged, and is ignored here, because no task is started when its lease
+        # is too old.
+        with suppress(TransientStoreError):
+            self.extend_due(granted)
+        for lease in granted:
+            if lease.lost:
+                _log.warning("%s: preempted before it was started", lease.row.key)
+        return [lease for lease in granted if not lease.lost]
+
     def extend_now(self, task: RunningTask) -> bool:
         """Extend a task's lease at its request; return whether it was still held."""
         self._extend([task], task.deadlines.lease)
@@ -297,7 +312,7 @@ class StoreGateway:
     @property
     def _held(self) -> Sequence[Lease]:
         """All leases that this gateway extends."""
-        held: list[Lease] = [*self._tasks.running.values(), *self._unstarted.waiting.values()]
+        held: list[Lease] = [*self.tasks.running.values(), *self._unstarted.waiting.values()]
         held += self._unstarted.prefetched.values()
         return held
 

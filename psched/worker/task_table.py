@@ -180,6 +180,7 @@ class TaskTable:
         started: how many tasks have been started so far.
         no_forks: logs failed forks; ``ongoing`` is True from a failed fork until none has failed
             for some seconds.
+        is_read: whether there may be output, or its end, for readers.
         no_fork: why the last call of `prepare` has failed; None if it has succeeded.
     """
 
@@ -202,6 +203,7 @@ class TaskTable:
         self._printing: dict[int, RunningTask] = {}
         self._readers: dict[int, RunningTask] = {}
         self._read_all: list[int] = []
+        self.is_read = False
         if self._output is not None:
             self._output.whose = self._whose
 
@@ -366,6 +368,7 @@ class TaskTable:
         if self._output is not None and task.is_collected and task.runner.pipe is not None:
             self._readers[reader] = task
             self._output.follow(task.runner.pipe, reader)
+            self.is_read = True
         return task
 
     def unfollow(self, reader: int) -> None:
@@ -384,6 +387,7 @@ class TaskTable:
         """Say that what `live_output` has returned was passed on."""
         if self._output is not None:
             self._output.go_on()
+            self.is_read = bool(self._readers or self._read_all)
 
     def _end(self, task: RunningTask, failure: str | None, told: EndReport) -> None:
         """Note that a run has ended; no effect if it had ended before."""

@@ -6,6 +6,7 @@ from dataclasses import replace as changed
 from functools import partial
 from typing import TYPE_CHECKING
 
+from psched.core import attempts
 from psched.core.definition import history_setting, parse_row
 from psched.core.history.records import Fate
 from psched.core.model import QUARANTINED, Retry, Row, Settlement
@@ -120,6 +121,19 @@ class UnstartedRows:
         self._recorder = context.recorder
         self._execution = execution
         self._leases = execution.unstarted
+
+    def keep(self, lease: Lease, run: Run) -> bool:
+        """Keep a prefetched row until a slot is free; return whether it is kept."""
+        pacing = self._execution.pacing
+        if pacing.room_to_prefetch <= 0:
+            return False
+        if attempts.is_exhausted(lease.row, run.definition):
+            # If this worker died, the last attempt would count without having been made.
+            return False
+        self._leases.prefetched[lease.row.key] = PrefetchedLease(
+            lease.row, lease.deadlines, run=run, until=pacing.given_back_at
+        )
+        return True
 
     def resume(self) -> None:
         """Start, settle or give back each row that need not wait any more."""

@@ -200,7 +200,8 @@ class Worker:
         self._report(now)
         if self._tasks.reporter is not None and self._tasks.reporter.has_news:
             self._tasks.reporter.flush()
-        self._relay_output()
+        if self._tasks.is_read:
+            self._relay_output()
         if self._stopping:
             self._see_whether_it_is_done(now)
         return max(0.0, min(timeout, self._next_heartbeat - now))

@@ -17,7 +17,7 @@ from psched.master.messages import LONGEST_PIECE, TO_READER
 from psched.master.reports import queries
 from psched.master.reports.output_relay import MOST_READERS, MOST_WAITING, OutputRelay
 from psched.master.reports.status_socket import StatusReader
-from psched.output.live import LONGEST_LIVE, MOST_PENDING, LiveReader
+from psched.output.collector import LONGEST_LIVE, MOST_PENDING, LiveReader
 from psched.process.link import Link, packed
 from psched.process.message_shapes import LONGEST_TIME
 from psched.testing import ManualClock

@@ -8,7 +8,7 @@ from psched import config
 from psched.app import make_store
 from psched.core.declare import declare
 from psched.core.model import PAUSED, ReasonCode, Row
-from psched.worker.startup_steps import renew_times
+from psched.worker.chores import renew_times
 from support.run_records import worker_record
 from support.tables import fill_sqlite
 from support.zone_data import NAME, zone_data

@@ -58,7 +58,7 @@ from psched.process.spawn import launch, prepare
 from psched.service.functions import App
 from psched.service.monitor_boot import check_metrics
 from psched.triggers import zone
-from psched.worker.startup_steps import was_moved_away
+from psched.worker.chores import was_moved_away
 
 
 def check_pings(settings: Config) -> None:
