@@ -200,7 +200,8 @@ class RunnerCgroups:
                 cgroup.remove()
             self._outage.failed(error)
             return None
-        self._outage.passed()
+        if self._outage.ongoing:
+            self._outage.passed()
         return cgroup
 
     def release(self, cgroup: Cgroup, *, reusable: bool) -> None:

@@ -64,6 +64,7 @@ class OrphanReaper(Generic[C]):
     Attributes:
         late: exited children whose descendants take long to die, each with a description of these
             descendants. The owner of this object reports the children and empties the list.
+        wakes: when to call `sweep` again, in seconds of the monotonic clock; infinity means never.
     """
 
     def __init__(self, clock: Clock, processes: ProcessTable | None = None) -> None:
@@ -71,7 +72,7 @@ class OrphanReaper(Generic[C]):
         self._clock = clock
         self._processes = SystemSpawner() if processes is None else processes
         self._trees: list[_Tree[C]] = []
-        self._wakes = _NEVER
+        self.wakes = _NEVER
         self._pause = 0.0
         self._left: frozenset[int] = frozenset()
         # The keys are the pids of living children. The values are the orphans that are known to
@@ -86,14 +87,9 @@ class OrphanReaper(Generic[C]):
         self._not_theirs[child.pid] = self._left
 
     @property
-    def wakes(self) -> float:
-        """When to call `sweep` again, in seconds of the monotonic clock; infinity means never."""
-        return self._wakes
-
-    @property
     def due(self) -> bool:
         """Whether it is time to call `sweep` again."""
-        return self._clock.monotonic() >= self._wakes
+        return self._clock.monotonic() >= self.wakes
 
     def younger_than(self, seconds: float) -> bool:
         """Whether a child that exited less than ``seconds`` ago might have living descendants."""
@@ -126,12 +122,12 @@ class OrphanReaper(Generic[C]):
         self._trees = [tree for tree in self._trees if tree not in gone]
         now = self._clock.monotonic()
         if clean and not self._trees:
-            self._pause, self._wakes = 0.0, _NEVER
+            self._pause, self.wakes = 0.0, _NEVER
         else:
             # Sweep again without a pause if new processes have appeared since the last sweep.
             storm = not clean and not (left and left <= before)
             self._pause = 0.0 if storm else _LATER if self._pause else _SOON
-            self._wakes = now + self._pause
+            self.wakes = now + self._pause
         for tree in self._trees:
             tree.others &= left
             if not tree.late and now > tree.since + _LONG:

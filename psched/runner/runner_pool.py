@@ -398,7 +398,7 @@ class ForkingRunnerPool(RunnerPool):
         # Reaped pids are no longer exempt from kills, because the kernel can give them to processes
         # of tasks.
         self._spared -= own.keys()
-        if self._output is not None:
+        if own and self._output is not None:
             self._output.reaped(own)
         for server in [*self._servers]:
             told = server.exits()
@@ -509,7 +509,7 @@ class ForkingRunnerPool(RunnerPool):
     def _dismiss_servers(self) -> None:
         """Close fork servers that have no runner left and are not needed any more."""
         for server in [*self._servers]:
-            if not server.unburied and (self._dismissed or server is not self._server):
+            if (self._dismissed or server is not self._server) and not server.unburied:
                 self._close(server)
 
     def _close(self, server: ForkServer) -> None:

@@ -145,7 +145,8 @@ class BacklogWatch:
     `CountsBacklog`).
 
     Attributes:
-        wakes: when to call `count` again, seconds of the monotonic clock; inf if no call is needed.
+        patience: for so many seconds, no slot must have been free before due rows are counted.
+        next: when to count again, seconds of the monotonic clock.
         backlog: the due rows that waited at the last count; none while a slot is free.
         waited: the seconds for which the oldest of them had waited for a slot of this worker: not
             longer than the row was late, and not longer than the worker had had no free slot. A row
@@ -156,31 +157,33 @@ class BacklogWatch:
         self._store = context.store if isinstance(context.store, CountsBacklog) else None
         self._gateway = gateway
         self._clock = context.clock
-        self._patience = _PATIENCE + context.settings.poll_interval
-        self.wakes = inf
-        self._full_since = inf
+        self.patience = inf
+        if self._store is not None:
+            self.patience = _PATIENCE + context.settings.poll_interval
+        self.next = 0.0
         self.backlog = Backlog()
         self.waited = 0.0
 
-    def count(self, *, full: bool) -> None:
-        """Count the due rows if no slot has been free for some seconds."""
+    def count(self, full_since: float) -> None:
+        """Count the due rows; no slot has been free since that time of the monotonic clock."""
+        # The next time is set before the request, so that a request that fails is not repeated at
+        # every tick.
         now = self._clock.monotonic()
-        if not full or self._store is None:
-            self.wakes, self.backlog, self.waited = inf, Backlog(), 0.0
-        elif self.wakes == inf:
-            self._full_since, self.wakes = now, now + self._patience
-        elif now >= self.wakes:
-            # The next time is set before the request, so that a request that fails is not repeated
-            # at every tick.
-            self.wakes = now + _COUNT_INTERVAL
-            found = self._gateway.request(partial(self._store.backlog, MOST_DUE))
-            # Once rows have waited for long, all rows are reported until none is left, so that an
-            # episode does not end and begin again while a busy worker is hardly in time.
-            if self.backlog.due or found.late >= self._patience:
-                # Any client can write any time into a row, but the master accepts no larger time.
-                late = min(max(found.late, 0.0), LONGEST_TIME)
-                self.backlog = Backlog(due=min(found.due, MOST_DUE), late=late)
-                self.waited = min(late, now - self._full_since)
+        self.next = now + _COUNT_INTERVAL
+        if self._store is None:
+            return
+        found = self._gateway.request(partial(self._store.backlog, MOST_DUE))
+        # Once rows have waited for long, all rows are reported until none is left, so that an
+        # episode does not end and begin again while a busy worker is hardly in time.
+        if self.backlog.due or found.late >= self.patience:
+            # Any client can write any time into a row, but the master accepts no larger time.
+            late = min(max(found.late, 0.0), LONGEST_TIME)
+            self.backlog = Backlog(due=min(found.due, MOST_DUE), late=late)
+            self.waited = min(late, now - full_since)
+
+    def over(self) -> None:
+        """Note that a slot is free."""
+        self.next, self.backlog, self.waited = 0.0, Backlog(), 0.0
 
 
 class Janitor:

@@ -49,6 +49,7 @@ class LeaseLoop:
         self._startup = StartupSteps(context.startup, self._gateway)
         self._janitor = Janitor(context, self._gateway)
         self._backlog = BacklogWatch(context, self._gateway)
+        self._full_since = inf
         self._dead: list[str] = []
         self._next_marks = 0.0
         self._stop_at: float | None = None
@@ -176,15 +177,31 @@ class LeaseLoop:
             self._recover()
         execution.claim()
         # This follows the claim, which has filled the slots that have become free.
-        full = pacing.is_full
-        if full or self._backlog.wakes < inf:
-            self._backlog.count(full=full)
+        self._watch_backlog()
         now = self._clock.monotonic()
         if now >= self._janitor.due:
             self._janitor.purge()
-        self._gateway.backoff.all_answered()
+        if self._gateway.backoff.away is not None:
+            self._gateway.backoff.all_answered()
         if now >= execution.records_due and pacing.answered is not None:
             execution.write_records()
+
+    def _watch_backlog(self) -> None:
+        """Count the due rows that wait, if no slot has been free for some seconds."""
+        now, backlog = self._clock.monotonic(), self._backlog
+        if self._pacing.is_full:
+            self._full_since = min(self._full_since, now)
+            if now >= self._backlog_wakes:
+                backlog.count(self._full_since)
+        else:
+            self._full_since = inf
+            if backlog.next:
+                backlog.over()
+
+    @property
+    def _backlog_wakes(self) -> float:
+        """When to count due rows, seconds of the monotonic clock; inf while a slot is free."""
+        return max(self._full_since + self._backlog.patience, self._backlog.next)
 
     def _stop_marked(self) -> None:
         """Stop the tasks whose schedules were deleted or cancelled, and extra runs of these."""
@@ -225,8 +242,9 @@ class LeaseLoop:
         execution, unstarted = self.execution, self._unstarted
         mono, boot = self._clock.monotonic(), self._clock.boottime()
         wakes = min(mono + self._gateway.next_extension - boot, self._pacing.wakes)
-        wakes = min(wakes, self._backlog.wakes, execution.records_wake)
-        if self._tasks.running:
+        wakes = min(wakes, self._backlog_wakes, execution.records_wake)
+        running = self._tasks.running.values()
+        if running:
             wakes = min(wakes, self._next_marks)
         for hold in unstarted.ending_holds.values():
             wakes = min(wakes, hold.next)
@@ -237,7 +255,7 @@ class LeaseLoop:
             or unstarted.releases
             or self._dead
             or self._startup.pending
-            or any(map(execution.has_ended, self._tasks.running.values()))
+            or any(task.empty and execution.has_ended(task) for task in running)
         ):
             wakes = mono
         if wakes == inf:

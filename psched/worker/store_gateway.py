@@ -128,6 +128,7 @@ class StoreBackoff:
 
     Attributes:
         not_before: the earliest time of the next request, seconds of the monotonic clock.
+        away: why the store does not answer; None if it answers.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class StoreBackoff:
         rng: random.Random,
         longest_pause: float,
         slowness: Slowness,
-        counts: Counts,
+        counts: Counts | None,
     ) -> None:
         self._clock = clock
         self._rng = rng
@@ -146,15 +147,10 @@ class StoreBackoff:
         self._counts = counts
         self._pause = _FIRST_PAUSE
         self.not_before = 0.0
-        self._away_since: float | None = None
+        self.away: str | None = None
+        self._away_since = 0.0
         self._answered = False
-        self._reason = ""
         self._logged: set[str] = set()
-
-    @property
-    def away(self) -> str | None:
-        """Why the store does not answer; None if it answers."""
-        return None if self._away_since is None else self._reason
 
     @property
     def ready(self) -> bool:
@@ -165,7 +161,7 @@ class StoreBackoff:
         """Send a request, and return the answer."""
         begun = self._clock.monotonic()
         if begun < self.not_before:
-            raise StoreUnavailableError(self._reason)
+            raise StoreUnavailableError(self.away or "")
         try:
             answer = request()
         except TransientStoreError as error:
@@ -177,7 +173,8 @@ class StoreBackoff:
         self._answered = True
         took = self._clock.monotonic() - begun
         self._slowness.answered(took)
-        self._counts.observe(STORE_SECONDS, took)
+        if self._counts is not None:
+            self._counts.observe(STORE_SECONDS, took)
         return answer
 
     def all_answered(self) -> None:
@@ -185,21 +182,23 @@ class StoreBackoff:
 
         A single answer does not end an outage, because some stores that fail still answer reads.
         """
-        if self._away_since is not None and self._answered:
+        if self.away is not None and self._answered:
             away = self._clock.monotonic() - self._away_since
             _log.warning("the store answers again, after %.1f s", away)
-            self._away_since, self._pause = None, _FIRST_PAUSE
+            self.away, self._pause = None, _FIRST_PAUSE
 
     def _failed(self, error: StoreError) -> None:
-        now, self._reason = self._clock.monotonic(), brief(str(error))
-        self._counts.add(STORE_ERRORS, _kind(error))
-        self._counts.has_news = True
+        now, was_away = self._clock.monotonic(), self.away is not None
+        self.away = reason = brief(str(error))
+        if self._counts is not None:
+            self._counts.add(STORE_ERRORS, _kind(error))
+            self._counts.has_news = True
         self._answered = False
-        if self._away_since is None:
-            self._away_since, self._logged = now, {self._reason}
+        if not was_away:
+            self._away_since, self._logged = now, {reason}
             _log.error("%s; running tasks go on while their leases last", error)
-        elif self._reason not in self._logged and len(self._logged) < _MOST_REASONS:
-            self._logged.add(self._reason)
+        elif reason not in self._logged and len(self._logged) < _MOST_REASONS:
+            self._logged.add(reason)
             _log.info("the store is still away: %s", error)
         self.not_before = now + self._pause * self._rng.uniform(0.5, 1)
         self._pause = min(2 * self._pause, self._longest_pause)
@@ -226,7 +225,7 @@ class StoreGateway:
             rng=context.rng,
             longest_pause=min(_LONGEST_PAUSE, self._alive_time / 20),
             slowness=self.slowness,
-            counts=context.recorder.counts,
+            counts=context.recorder.counts if context.settings.metrics else None,
         )
 
     def request(self, send: Callable[[], T]) -> T:

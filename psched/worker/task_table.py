@@ -66,10 +66,13 @@ class TaskGuard:
         self._pool = pool
         self._clock = clock
         self._deadman = deadman
+        self._deadline: float | None = inf  # what ``deadman`` is set to; the first call sets it
 
     def begin(self, task: RunningTask) -> None:
         """Make sure that ``deadman`` fires in time for a task that is about to be started."""
-        self._deadman.hasten(task.deadlines.deadman)
+        at = task.deadlines.deadman
+        self._deadline = at if self._deadline is None else min(at, self._deadline)
+        self._deadman.hasten(at)
 
     def watch(self, tasks: Iterable[RunningTask]) -> float:
         """Send the signals that are due, and set the timer that kills this process if it hangs.
@@ -93,7 +96,10 @@ class TaskGuard:
         # Tasks whose processes do not die on KILL are not counted: this process need not be killed
         # because of such a task, because its death would not end the task either.
         deadmen = [task.deadlines.deadman for task in running if not task.runner.stuck]
-        self._deadman.set(min(deadmen, default=None))
+        deadline = min(deadmen, default=None)
+        if deadline != self._deadline:
+            self._deadline = deadline
+            self._deadman.set(deadline)
         return wakes
 
     def stop(self, task: RunningTask, reason: Reason, limit: float | None = None) -> None:
@@ -295,7 +301,7 @@ class TaskTable:
                 continue  # skipped, because the runner might run another task by now
             link = task.runner.link
             self._handle(task, link.receive(), gateway)
-            if self._pool.cut_off(task.runner):
+            if link.fault is not None and self._pool.cut_off(task.runner):
                 task.run_over(f"its process has sent {link.fault}", self._clock.monotonic())
         self._reap(gateway)
         self._take_output()
