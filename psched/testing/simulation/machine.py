@@ -106,18 +106,7 @@ class SimulatedWorker:
         self._store = machine.connect(self.process)
         self.inbox = SimulatedInbox(self._deliver)
         self.inbox.process = self.process
-        self.pool = SimulatedPool(
-            self.process.clock,
-            machine.host,
-            rng=machine.rng,
-            saw=machine.saw,
-            store_time=machine.store_time,
-            wake=self.process.wake,
-            draw_pid=machine.draw_pid,
-            ended=machine.runner_ended,
-            after=machine.after,
-            died_at=lambda: machine.died_at,
-        )
+        self.pool = SimulatedPool(machine, self.process.clock, self.process.wake)
 
     def _main(self) -> int:
         settings, store = self.machine.settings, self._store

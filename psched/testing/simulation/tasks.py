@@ -1,16 +1,18 @@
 """The tasks of a simulation, and what was seen of them."""
 
-import random
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from psched.core.history.verify.witnesses import Witness
 from psched.process.child import Exit
 from psched.runner.runner_pool import RunnerChild
-from psched.testing.simulation.world import Host, HostClock
+from psched.testing.simulation.world import HostClock
+
+if TYPE_CHECKING:
+    from psched.testing.simulation.machine import Machine
 from psched.testing.worker_driver import ManualRunner, ManualRunnerPool
 
 _IDENTITY = ("key", "scheduled_time", "attempt", "owner", "fence")
@@ -22,7 +24,7 @@ class SimulatedRunner(ManualRunner):
 
     def __init__(self, pid: int, pool: "SimulatedPool") -> None:
         super().__init__(pid, pool.clock)
-        self._pool = pool
+        self._pool, self._machine = pool, pool.machine
         self._witness: Witness | None = None
         self._dies = False
         self._asked = 0
@@ -38,25 +40,25 @@ class SimulatedRunner(ManualRunner):
             self._begin()
 
     def _begin(self) -> None:
-        given, rng = self.assignment, self._pool.rng
+        given, rng = self.assignment, self._machine.rng
         assert given is not None  # for mypy: the caller has checked it
         self._witness = witness = Witness(
             **{name: given[name] for name in _IDENTITY},
-            host=self._pool.host.name,
-            started=self._pool.host.world.now,
-            store_time=self._pool.store_time(),
+            host=self._machine.host.name,
+            started=self._machine.host.world.now,
+            store_time=self._machine.store_time(),
         )
-        self._pool.saw(witness)
+        self._machine.saw(witness)
         seconds = rng.choice([rng.uniform(0.01, 1), rng.uniform(0.01, 20), rng.expovariate(0.04)])
         how = rng.choices(["done", "failed", "crashed", "released"], [85, 9, 3, 3])[0]
-        self._pool.after(seconds, lambda: self._leave(witness, how))
+        self._machine.after(seconds, lambda: self._leave(witness, how))
         if rng.random() < 0.3:  # noqa: PLR2004
-            self._pool.after(seconds / 2, lambda: self._extend(witness))
+            self._machine.after(seconds / 2, lambda: self._extend(witness))
 
     def _extend(self, witness: Witness) -> None:
         if self._witness is witness and not self._dies and self._then is None:
             requests = {"extend": True}, {"update_data": True, "data": b"{}"}
-            self._ask(lambda: None, **self._pool.rng.choice(requests))
+            self._ask(lambda: None, **self._machine.rng.choice(requests))
 
     def _ask(self, then: Callable[[], None], **question: Any) -> None:  # noqa: ANN401  # a message
         """Send the worker a request; the task waits for the answer."""
@@ -80,7 +82,7 @@ class SimulatedRunner(ManualRunner):
 
     def _done(self, witness: Witness, how: str) -> None:
         if self._witness is witness and not self._dies:
-            witness.ended, self._witness = self._pool.host.world.now, None
+            witness.ended, self._witness = self._machine.host.world.now, None
             witness.completed = how == "done"
             self.finish("ValueError: simulated" if how == "failed" else None)
             self._pool.wake()
@@ -92,26 +94,26 @@ class SimulatedRunner(ManualRunner):
         if number is signal.SIGKILL:
             self.killed = True
             self.dies()
-        elif self._witness is not None and self._pool.rng.random() < 0.5:  # noqa: PLR2004
+        elif self._witness is not None and self._machine.rng.random() < 0.5:  # noqa: PLR2004
             witness = self._witness
-            self._pool.after(self._pool.rng.random(), lambda: self._leave(witness, "failed"))
+            self._machine.after(self._machine.rng.random(), lambda: self._leave(witness, "failed"))
 
     def dies(self) -> None:
         """End the runner by KILL, as soon as the kernel has come to it."""
         if self._dies:
             return
         self._dies, how = True, Exit(self.pid, None, signal.SIGKILL)
-        if self._pool.died_at() is not None:
+        if self._machine.died_at is not None:
             self.leave(how)
         else:
-            self._pool.after(self._pool.rng.uniform(0, 0.2), lambda: self.leave(how))
+            self._machine.after(self._machine.rng.uniform(0, 0.2), lambda: self.leave(how))
 
     def leave(self, how: Exit) -> None:
         """End the runner now."""
         self._dies = True
         if self._witness is not None:
-            died_at = self._pool.died_at()
-            self._witness.ended = self._pool.host.world.now if died_at is None else died_at
+            died_at = self._machine.died_at
+            self._witness.ended = self._machine.host.world.now if died_at is None else died_at
             self._witness = None
         if self.pending_exit is None and self.exit is None:
             self.exit_with(how.status, how.signal)
@@ -121,43 +123,21 @@ class SimulatedRunner(ManualRunner):
 class SimulatedPool(ManualRunnerPool):
     """The runners of a simulated worker."""
 
-    def __init__(
-        self,
-        clock: HostClock,
-        host: Host,
-        *,
-        rng: random.Random,
-        saw: Callable[[Witness], object],  # called with each task that begins
-        store_time: Callable[[], float],  # returns the latest time that the store's clock has shown
-        wake: Callable[[], object],
-        draw_pid: Callable[[], int],
-        ended: Callable[[int], object],  # called with the pid of a runner that has ended
-        # Has a function called after some seconds, and not while the host is suspended.
-        after: Callable[[float, Callable[[], object]], object],
-        # When what is killed now has run for the last time; None for now.
-        died_at: Callable[[], float | None],
-    ) -> None:
+    def __init__(self, machine: "Machine", clock: HostClock, wake: Callable[[], object]) -> None:
         super().__init__(clock)
+        self.machine = machine
         self.clock = clock
-        self.host = host
-        self.rng = rng
-        self.saw = saw
-        self.store_time = store_time
-        self.wake = wake
-        self.after = after
-        self.died_at = died_at
-        self._draw_pid = draw_pid
-        self._told = ended
+        self.wake = wake  # has the worker see what its runners have sent
 
     @override
     def _create(self) -> None:
-        runner = SimulatedRunner(self._draw_pid(), self)
+        runner = SimulatedRunner(self.machine.draw_pid(), self)
         self.runners.append(runner)
         self._idle.append(runner)
 
     def ended(self, runner: SimulatedRunner) -> None:
         """Note that a runner has ended."""
-        self._told(runner.pid)
+        self.machine.runner_ended(runner.pid)
         self.wake()
 
     def die(self) -> list[int]:
@@ -181,7 +161,7 @@ class SimulatedPool(ManualRunnerPool):
         """Kill a runner that runs a task, if there is one."""
         busy = [runner for runner in self.runners if runner.assignment is not None]
         if busy:
-            self.rng.choice(busy).send(signal.SIGKILL)
+            self.machine.rng.choice(busy).send(signal.SIGKILL)
 
     @override
     def kill(self, runner: RunnerChild) -> None:
