@@ -25,10 +25,7 @@ _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?(?:/([0-9]+))?")
 
 
 def rewritten(text: str) -> str:
-    """Rewrite a PerfectSched line so that `psched.triggers.cron` finds PerfectSched's times.
-
-    A line that both interpret alike is returned unchanged.
-    """
+    """Rewrite a PerfectSched line so that `Cron` finds its times, unless it does already."""
     if text in _LINES:
         return text
     fields = re.findall(r"[^ \t]+", text)

@@ -56,18 +56,12 @@ _PROGRAM = "__main__"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The parsed text of a user's trigger, and the modules that are allowed.
-
-    Attributes:
-        text: the trigger's text.
-        name: the import path of the class, ``module:Class``.
-        load_path: folders that are searched for modules first.
-        triggers: the modules that are allowed; None means the modules below ``load_path``.
-    """
+    """The parsed text of a user's trigger, and the modules that are allowed."""
 
     text: str
-    name: str
-    load_path: tuple[str, ...]
+    name: str  # the import path of the class, ``module:Class``
+    load_path: tuple[str, ...]  # folders that are searched for modules first
+    # The modules that are allowed; None means the modules below ``load_path``.
     triggers: tuple[str, ...] | None
 
 
@@ -125,10 +119,7 @@ def _loaded(load: Callable[[Call], NextAfter], call: Call) -> CustomTrigger:
 
 
 def class_name(text: str) -> str:
-    """Return ``module:Class`` from the text of a user's trigger, for messages.
-
-    If the text is not valid, it is returned unchanged.
-    """
+    """``module:Class`` from the text of a user's trigger, for messages; invalid text unchanged."""
     match = _TEXT.fullmatch(text.strip(" \t"))
     return match["name"] if match else text
 
@@ -228,14 +219,7 @@ def _takes_datetime(next_at: Callable[[Any], object]) -> bool:
 
 
 def _seconds(answer: object) -> tuple[int | None, str | None]:
-    """Convert a result of ``next_at`` to Unix seconds.
-
-    A datetime is rounded up, so that no task runs early.
-
-    Returns:
-        The seconds or None, as ``next_at`` has returned; and None. If the result of ``next_at`` is
-        invalid: None, and the reason.
-    """
+    """A result of ``next_at`` in Unix seconds, rounded up to run no task early; or why not."""
     if isinstance(answer, datetime):
         if answer.utcoffset() is None:
             return None, "answered a datetime without a zone"

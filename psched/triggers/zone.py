@@ -76,10 +76,7 @@ class Zone:
         return int(shown.replace(tzinfo=UTC).timestamp())
 
     def shown(self, instant: int) -> tuple[str, str]:
-        """Return the date and the time of day at an instant, such as 2026-11-22 and 02:30 CET.
-
-        Seconds are omitted if they are 0.
-        """
+        """The date and time of day at an instant, as 2026-11-22 and 02:30 CET; seconds unless 0."""
         local = datetime.fromtimestamp(instant, self._info)
         clock = local.strftime("%H:%M:%S" if local.second else "%H:%M")
         return local.strftime("%Y-%m-%d"), f"{clock} {local.tzname()}"
@@ -92,10 +89,7 @@ class Zone:
         return (old, new) if old < new else ()
 
     def change(self, wall: int) -> Change:
-        """Return the clock change that skips a wall time or shows it twice.
-
-        If the wall time is shown once, the result is a change of size 0.
-        """
+        """The clock change that skips a wall time or shows it twice; one of size 0 without any."""
         old, new = self.readings(wall)
         # We search the instant of the change between ``old`` and ``new``. If the wall time is
         # repeated, ``old`` is before the change, and ``new`` is at or after the change. If the wall
