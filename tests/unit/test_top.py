@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from psched.cli.text_table import width_of
-from psched.cli.top.loop import ACTIONS, PAUSE, RESUME, TRIGGER, State, target_of
+from psched.cli.top.command import ACTIONS, PAUSE, RESUME, TRIGGER, State, target_of
 from psched.cli.top.rendering import FAILURE, SELECTED, WARNING, Window, render, tasks
 from psched.cli.top.screen import Screen, keys_in
 from psched.cli.top.snapshot import (
