@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import merge
 from itertools import islice, takewhile
@@ -104,6 +105,7 @@ def _read(schedules: ScheduleCollection, key: str) -> Row | None:
         return None
 
 
+@dataclass(kw_only=True)
 class AskedOutput:
     """Finds the output that the user asks for.
 
@@ -111,32 +113,22 @@ class AskedOutput:
     it is that of one attempt.
     """
 
-    def __init__(
-        self,
-        schedules: ScheduleCollection,
-        settings: Config,
-        key: str,
-        *,
-        attempt: int | None,
-        time: int | None,
-        limit: int | None,
-    ) -> None:
-        self._schedules = schedules
-        self._settings = settings
-        self._key = key
-        self._attempt = attempt
-        self._limit = limit
-        self._time = time
-        self._problems: list[str] = []
+    schedules: ScheduleCollection
+    settings: Config
+    key: str
+    attempt: int | None
+    time: int | None
+    limit: int | None
+    _problems: list[str] = field(default_factory=list)
 
     def outputs(self) -> Iterator[Output]:
         """What is stored, the newest first; if several are wanted, also that of extra runs."""
-        keys = {self._key: None}
-        if self._limit is not None:
-            runs = islice(self._runs(extra_runs=True), self._limit)
+        keys = {self.key: None}
+        if self.limit is not None:
+            runs = islice(self._runs(extra_runs=True), self.limit)
             keys |= dict.fromkeys(run.key for run in runs)
         found = (
-            self._schedules.outputs(key, time=self._time, attempt=self._attempt, limit=self._limit)
+            self.schedules.outputs(key, time=self.time, attempt=self.attempt, limit=self.limit)
             for key in keys
         )
         return merge(*found, key=lambda output: -output.ended)
@@ -147,7 +139,7 @@ class AskedOutput:
         for _ in range(_TRIES):
             if row is None or not self._runs_now(row):
                 return None
-            live, masters, self._problems = find_live(self._settings, self._key)
+            live, masters, self._problems = find_live(self.settings, self.key)
             if live is not None:
                 if not live.is_collected:
                     raise NotFoundError(f"{self._named(row)}: {self._why_not_kept(row, None)}")
@@ -164,9 +156,9 @@ class AskedOutput:
     def wait_for_start(self, say: Callable[[str], None]) -> None:
         """Wait until the attempt that is due begins, if it is asked for."""
         row = self._row()
-        if row is None or self._attempt is not None or not self._is_due(row):
+        if row is None or self.attempt is not None or not self._is_due(row):
             return
-        say(f"{self._key}: due, waits for a worker")
+        say(f"{self.key}: due, waits for a worker")
         # The attempt can also end between two looks. Then the fence has grown.
         fence, until = row.fence, CLOCK.monotonic() + START_WAIT
         while row is not None and row.fence == fence and self._is_due(row):
@@ -184,9 +176,9 @@ class AskedOutput:
             if row is not None and self._runs_now(row):
                 if output is not None and output.record.owner == row.owner:
                     return output
-                text = f"is running, and has no stored output yet; psched logs {self._key} shows it"
+                text = f"is running, and has no stored output yet; psched logs {self.key} shows it"
                 raise NotFoundError(f"{self._named(row)} {text}")
-            soon = run is not None and self._schedules.now() - run.ended <= SOON
+            soon = run is not None and self.schedules.now() - run.ended <= SOON
             if output is not None and (run is None or _identity(output) == _identity(run)):
                 # What was written while it ran is soon replaced, unless its worker was killed.
                 if not (soon and output.is_live and run and run.outcome != Outcome.LOST):
@@ -200,7 +192,7 @@ class AskedOutput:
     def run(self) -> Run | None:
         """The record of the newest attempt; None if there is none."""
         for run in self._runs():
-            if self._time in (None, run.scheduled_time) and self._attempt in (None, run.attempt):
+            if self.time in (None, run.scheduled_time) and self.attempt in (None, run.attempt):
                 return run
         return None
 
@@ -233,7 +225,7 @@ class AskedOutput:
         if self._problems:
             problems = "; ".join(self._problems)
             where = f"{self._named(row)} is running, but its output cannot be read here: {problems}"
-        if (setting := output_setting(row, self._settings)) not in KEPT:
+        if (setting := output_setting(row, self.settings)) not in KEPT:
             text = f"{where}; {_by_setting(setting)}"
             if setting == "service":
                 text += "; psched logs shows it on the host that runs the task"
@@ -245,7 +237,7 @@ class AskedOutput:
             attempt=row.attempt,
         )
         return LiveElsewhere(
-            make_store(self._settings),
+            make_store(self.settings),
             attempt,
             send=partial(retry_while_unavailable, clock=CLOCK, tries=_SENT),
             state=partial(self._state, attempt),
@@ -257,7 +249,7 @@ class AskedOutput:
         """What the store says about an attempt that has been running."""
         row = self._row()
         if row is not None and row.owner == attempt.owner:
-            has_lease = (row.next_run_time or 0) > self._schedules.now()
+            has_lease = (row.next_run_time or 0) > self.schedules.now()
             return State.RUNNING if has_lease else State.LOST
         run = self.run_of(attempt)
         return State.LOST if run and run.outcome == Outcome.LOST else State.ENDED
@@ -265,36 +257,36 @@ class AskedOutput:
     def _runs(self, *, extra_runs: bool = False) -> Iterator[Run]:
         """The attempts that are recorded, the newest first; none if there is no run history."""
         with suppress(NotSupportedError):
-            runs = self._schedules.runs(self._key, extra_runs=extra_runs)
+            runs = self.schedules.runs(self.key, extra_runs=extra_runs)
             yield from (run for run in runs if run.outcome is not None)
 
     def _runs_now(self, row: Row) -> bool:
         """Whether an attempt is running, and is the one that the user asks for."""
-        if row.owner is None or (row.next_run_time or 0) <= self._schedules.now():
+        if row.owner is None or (row.next_run_time or 0) <= self.schedules.now():
             return False
-        return self._time in (None, row.next_time) and self._attempt in (None, row.attempt)
+        return self.time in (None, row.next_time) and self.attempt in (None, row.attempt)
 
     def _is_due(self, row: Row) -> bool:
         """Whether an attempt that the user asks for can begin now or very soon."""
         if row.owner is not None or row.status != WAITING or row.next_run_time is None:
             return False
-        is_asked_for = self._time in (None, row.next_time)
-        return is_asked_for and row.next_run_time <= self._schedules.now() + _DUE_SOON
+        is_asked_for = self.time in (None, row.next_time)
+        return is_asked_for and row.next_run_time <= self.schedules.now() + _DUE_SOON
 
     def _row(self) -> Row | None:
-        return _read(self._schedules, self._key)
+        return _read(self.schedules, self.key)
 
     def _named(self, about: Row | Run | Output) -> str:
         when = about.next_time if isinstance(about, Row) else about.scheduled_time
         time = format_time(when or 0)
-        return f"{self._key}: attempt {about.attempt} of {time}"
+        return f"{self.key}: attempt {about.attempt} of {time}"
 
     def _asked(self) -> str:
         """What the options select, if there are any."""
-        attempt = "the occurrence" if self._attempt is None else f"attempt {self._attempt}"
-        if self._time is None:
+        attempt = "the occurrence" if self.attempt is None else f"attempt {self.attempt}"
+        if self.time is None:
             return attempt
-        return f"{attempt} of {format_time(self._time)}"
+        return f"{attempt} of {format_time(self.time)}"
 
     def _why_none(self, row: Row | None, run: Run | None, other: Output | None) -> str:
         if run is None:
@@ -306,21 +298,21 @@ class AskedOutput:
         return text
 
     def _why_no_run(self, row: Row | None) -> str:
-        if self._time is not None or self._attempt is not None:
-            history = f"psched history {self._key} shows the attempts"
-            return f"{self._key}: no output of {self._asked()} is kept; {history}"
+        if self.time is not None or self.attempt is not None:
+            history = f"psched history {self.key} shows the attempts"
+            return f"{self.key}: no output of {self._asked()} is kept; {history}"
         if row is None:
-            return f"no schedule has the key {self._key!r}, and no output of one is kept"
-        if (setting := output_setting(row, self._settings)) not in KEPT:
-            return f"{self._key}: {_by_setting(setting)}"
-        if self._settings.history != "all":
-            return f"{self._key}: no output is kept"
+            return f"no schedule has the key {self.key!r}, and no output of one is kept"
+        if (setting := output_setting(row, self.settings)) not in KEPT:
+            return f"{self.key}: {_by_setting(setting)}"
+        if self.settings.history != "all":
+            return f"{self.key}: no output is kept"
         # Only a lease raises the fence: of a worker of an older version, or long ago.
         why = "no output of it is kept" if row.fence else "it has not run yet"
-        return f"{self._key}: {why}; {prospect(row, self._schedules.now())}"
+        return f"{self.key}: {why}; {prospect(row, self.schedules.now())}"
 
     def _why_not_kept(self, row: Row | None, run: Run | None) -> str:
-        return why_not_kept(row, run, self._settings, self._schedules.now())
+        return why_not_kept(row, run, self.settings, self.schedules.now())
 
 
 def why_not_kept(row: Row | None, run: Run | None, settings: Config, now: float) -> str:

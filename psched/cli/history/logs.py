@@ -3,6 +3,7 @@
 import codecs
 import json
 import sys
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -97,14 +98,14 @@ def logs(
             key, wanted, started = asked_for(schedules, key, wanted, follow=follow)
             attempt = attempt or started
         asked = AskedOutput(
-            schedules,
-            settings,
-            key,
+            schedules=schedules,
+            settings=settings,
+            key=key,
             attempt=attempt,
             time=wanted,
             limit=limit,
         )
-        shown = _Shown(redaction, raw=raw, as_json=as_json)
+        shown = _Shown(redaction=redaction, raw=raw, as_json=as_json)
         if limit is not None:
             shown.outputs(asked, [*islice(asked.outputs(), limit)][::-1] or [asked.newest()])
             return
@@ -123,32 +124,32 @@ def logs(
             shown.outputs(asked, [asked.newest()])
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Shown:
     """Shows outputs as the user wants them: as text, as the bytes that they are, or as JSON."""
 
-    def __init__(self, redaction: Redaction, *, raw: bool, as_json: bool) -> None:
-        self._redaction = redaction
-        self._raw = raw
-        self._as_json = as_json
+    redaction: Redaction
+    raw: bool
+    as_json: bool
 
     def outputs(self, asked: AskedOutput, outputs: list[Output], *, running: bool = False) -> None:
         """Show outputs; ``running`` says that they are those of attempts that run now."""
         runs = {} if running else asked.runs_of(outputs)
         for output in outputs:
             run = runs.get(output)
-            if self._as_json:
+            if self.as_json:
                 click.echo(json.dumps(self._object(output, run)))
                 continue
             is_running = running or asked.is_running(output)
             click.echo(_heading(output, run, is_running=is_running), err=True)
-            printer = OutputPrinter(self._redaction, raw=self._raw)
+            printer = OutputPrinter(self.redaction, raw=self.raw)
             printer.write(output.record.output)
             printer.end()
 
     def follow(self, asked: AskedOutput, live: Live) -> None:
         """Show what a running attempt prints until it has ended."""
         click.echo(_heading(live.output(b"", 0), None, is_running=True), err=True)
-        printer = OutputPrinter(self._redaction, raw=self._raw)
+        printer = OutputPrinter(self.redaction, raw=self.raw)
         for dropped, chunk in live.pieces():
             if dropped != 0:
                 printer.end()
@@ -179,7 +180,7 @@ class _Shown:
             "outcome": None if run is None else run.outcome,
             "fate": None if run is None else run.fate,
             "dropped": output.dropped,
-            "text": self._redaction.text(output.text),
+            "text": self.redaction.text(output.text),
         }
 
 
