@@ -181,7 +181,7 @@ class TestChanging:
     def test_not_faster_than_the_rate(self, tasks, settings, rate, seconds):
         clock = ManualClock()
         with ScheduleCollection(
-            make_store(settings.url), settings, clock=clock, draw_nonce=tasks._draw_nonce
+            make_store(settings.url), settings, clock=clock, draw_nonce=tasks.access.draw_nonce
         ) as collection:
             assert len(collection.select("mail-*").cancel(rate=rate).changed) == 4
         assert sum(clock.slept) == pytest.approx(seconds)
