@@ -8,8 +8,8 @@ from typing import Any
 import harness
 from harness import Sample, make_store
 from psched.config import from_mapping
-from psched.core.alerts.judge import Judge
 from psched.core.history.records import Fate, Outcome, RunRecord
+from psched.reports.judge import Judge
 from psched.testing import ManualClock
 
 TABLE = "expected"

@@ -54,9 +54,9 @@ if TYPE_CHECKING:
         PushOptions,
         Settings,
     )
+    from psched.core.history.answer import Answer
     from psched.core.history.records import AuditRecord
     from psched.core.history.run import Run, TaskEnd
-    from psched.core.history.why.answer import Answer
     from psched.core.model import Row
     from psched.core.operations.backfills import Backfill
     from psched.core.operations.pauses import PauseRule
@@ -76,7 +76,7 @@ _MODULES = {
     "App": "psched.service.functions",
     "open": "psched.app:open_schedules",
     "AddOptions": "psched.core.arguments",
-    "Answer": "psched.core.history.why.answer",
+    "Answer": "psched.core.history.answer",
     "AuditRecord": "psched.core.history.records",
     "Backfill": "psched.core.operations.backfills",
     "Changes": "psched.core.arguments",

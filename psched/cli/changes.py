@@ -10,7 +10,7 @@ from psched.base.errors import NotSupportedError, StoreError
 from psched.base.texts import brief, visible
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
-from psched.core.history.why.availability import types_of
+from psched.reports.why.availability import types_of
 
 message = click.option(
     "-m", "--message", metavar="TEXT", help="Why, for the audit trail; see psched audit."

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from psched.config import Config
-from psched.core.history.redaction import Redaction
+from psched.reports.redaction import Redaction
 
 
 def served_by(master: Mapping[str, Any]) -> str | None:

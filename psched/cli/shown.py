@@ -24,7 +24,6 @@ from psched.cli.time_format import (
 )
 from psched.core.columns import decode, note_of
 from psched.core.history.records import SKIPPED, Fate, Outcome
-from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.model import (
     CANCELLING,
@@ -40,6 +39,7 @@ from psched.core.model import (
     Pause,
     Row,
 )
+from psched.reports.redaction import Redaction
 
 if TYPE_CHECKING:
     from psched.core.preview import UpcomingTime

@@ -13,7 +13,7 @@ import click
 
 from psched.cli.output import are_terminals, write_styled
 from psched.cli.time_format import zone_label
-from psched.core.history.redaction import Redaction
+from psched.reports.redaction import Redaction
 
 Item = TypeVar("Item")
 

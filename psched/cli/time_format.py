@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from psched.base.errors import InvalidError
 from psched.base.quantities import DURATIONS, as_seconds, format_duration
-from psched.core.history.why.asked_time import parse_instant
+from psched.core.asked_time import parse_instant
 from psched.triggers.zone import Zone, find_zone, zone_names
 
 _NEAR = 7 * 86_400

@@ -63,8 +63,8 @@ if TYPE_CHECKING:
         NewTask,
         PushOptions,
     )
+    from psched.core.history.answer import Answer
     from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
-    from psched.core.history.why.answer import Answer
     from psched.core.operations.backfills import Backfill, Stagger
     from psched.core.operations.overview import Overview
     from psched.core.operations.pauses import PauseRule
@@ -516,7 +516,7 @@ class ScheduleCollection:
         self, key: str, time: When | str | None = None, zone: str | Zone | None = None
     ) -> Answer:
         """Explain what became of an occurrence, or what will; see `Schedule.why`."""
-        from psched.core.history.why.explain import explain_from_store  # noqa: PLC0415
+        from psched.reports.why.explain import explain_from_store  # noqa: PLC0415
 
         return explain_from_store(
             self._store, self._settings, self._send, stored_key(key), time=time, zone=zone

@@ -13,7 +13,11 @@ from psched.config import Config
 from psched.core.history.changes import GAP, ranges
 from psched.core.history.protocol import AuditSelection, RunSelection
 from psched.core.history.records import AuditRecord, RunRecord
-from psched.core.history.verify.check import (
+from psched.core.model import Row
+from psched.core.operations.extra_runs import schedule_of
+from psched.core.store_protocol import Store
+from psched.reports.findings import Findings, Kind
+from psched.reports.verify import (
     EXTRA_RUN_ACTIONS,
     INVALID,
     MOST_RUNS,
@@ -22,10 +26,6 @@ from psched.core.history.verify.check import (
     check,
     check_extra_runs,
 )
-from psched.core.history.verify.findings import Findings, Kind
-from psched.core.model import Row
-from psched.core.operations.extra_runs import schedule_of
-from psched.core.store_protocol import Store
 
 _SLACK = 60
 """The records that ended up to this many seconds before the start are read, too, because the times

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from psched.base.quantities import Duration
     from psched.core.arguments import AddOptions, Changes, NewSchedule, NewTask, PushOptions
     from psched.core.declare import When
+    from psched.core.history.answer import Answer
     from psched.core.history.records import AuditRecord
     from psched.core.history.run import Run, TaskEnd
-    from psched.core.history.why.answer import Answer
     from psched.core.operations.backfills import Backfill
     from psched.core.operations.rescheduled import Rescheduled
     from psched.core.output.output import Output

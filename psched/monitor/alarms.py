@@ -18,9 +18,9 @@ from psched.base.texts import brief
 from psched.config import Config
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import KeepsAlerts
-from psched.core.alerts.raising import HooksOf, Judged
 from psched.core.store_protocol import Store
 from psched.monitor.delivering import Deliveries, HookCaller
+from psched.reports.raising import HooksOf, Judged
 
 PATIENCE = 60.0  # seconds for which the store does not answer before somebody is told
 

@@ -19,12 +19,10 @@ from psched.base.texts import brief
 from psched.config import Config
 from psched.config.monitoring.hooks import READ_TEMPLATES, MailHook, TaskHook, Webhook
 from psched.core.alerts.alert import Alert, Delivery, Rule
-from psched.core.alerts.raising import hooks_of
 from psched.core.alerts.watching import light_rows
 from psched.core.columns import note_of
 from psched.core.history.protocol import KeepsHistory, RunSelection
 from psched.core.history.records import Outcome
-from psched.core.history.redaction import Redaction
 from psched.core.model import WAITING
 from psched.core.output.output import Output
 from psched.core.output.protocol import KeepsOutput, OutputSelection
@@ -41,6 +39,8 @@ from psched.notify.notification import (
     next_wait,
 )
 from psched.notify.webhook import WARNINGS
+from psched.reports.raising import hooks_of
+from psched.reports.redaction import Redaction
 from psched.triggers.zone import find_zone
 
 _log = logging.getLogger("psched.monitor")

@@ -8,10 +8,10 @@ from psched.base.texts import counted
 from psched.config import Config
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
-from psched.core.alerts.raising import HooksOf, Judged
 from psched.core.history.protocol import KeepsHistory
 from psched.core.store_protocol import Store
 from psched.master.totals import Host
+from psched.reports.raising import HooksOf, Judged
 
 WAITED = 60  # so many seconds a due row waits for a slot before an alert is raised
 

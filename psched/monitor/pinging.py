@@ -13,8 +13,8 @@ from psched.base.fault_log import FaultLog
 from psched.base.stable_hash import stable_hash
 from psched.base.texts import counted
 from psched.config.monitoring.pings import KEY, slug_of
-from psched.core.history.redaction import Redaction
 from psched.output.masking import Secrets
+from psched.reports.redaction import Redaction
 
 _log = logging.getLogger("psched.monitor")
 

@@ -13,7 +13,7 @@ from psched.base.errors import PschedError
 from psched.base.texts import brief, cut, storable, visible
 from psched.config.monitoring.hooks import MOST_TRIES
 from psched.core.alerts.alert import Alert
-from psched.core.history.redaction import Redaction
+from psched.reports.redaction import Redaction
 from psched.triggers.zone import Zone, find_zone
 
 RAISED = "raised"

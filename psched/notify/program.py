@@ -19,10 +19,10 @@ from psched.base.clock import Clock, SystemClock
 from psched.base.file_rights import refusal_of_file
 from psched.base.texts import brief
 from psched.config.monitoring.hooks import CommandHook
-from psched.core.history.redaction import Redaction
 from psched.notify import guard
 from psched.notify.notification import DeliveryError, Notification
 from psched.output.collector import Tail
+from psched.reports.redaction import Redaction
 
 TAIL = 500
 """The number of bytes of a failed program's output that the problem contains, the last ones."""

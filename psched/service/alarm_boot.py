@@ -8,10 +8,7 @@ from functools import partial
 from psched.app import CLOCK, make_store, new_nonce, open_in_worker
 from psched.base.texts import visible
 from psched.config import Config
-from psched.core.alerts.failures import Failures
-from psched.core.alerts.judge import Judge
 from psched.core.alerts.protocol import KeepsAlerts
-from psched.core.alerts.raising import hooks_of
 from psched.core.history.protocol import FindsLastRuns, FollowsFailures, KeepsHistory
 from psched.master.totals import Host
 from psched.monitor.alarms import AlarmLoop, Alarms, Outage, Source, pause_of
@@ -19,6 +16,9 @@ from psched.monitor.delivering import Deliveries, HookCaller, context_of, hooks_
 from psched.monitor.host_alerts import HostAlerts
 from psched.monitor.monitor import Observed
 from psched.notify.hooks import deliverers
+from psched.reports.failures import Failures
+from psched.reports.judge import Judge
+from psched.reports.raising import hooks_of
 
 
 def alarms(settings: Config, observed: Observed) -> Alarms:

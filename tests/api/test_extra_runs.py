@@ -19,10 +19,10 @@ from psched import (
 )
 from psched.client.verifier import Verifier
 from psched.core.history.records import Fate, Outcome, RunRecord
-from psched.core.history.verify.check import CHANGED
 from psched.core.model import Row
 from psched.core.operations.backfills import MOST_INSTANTS, STAYS, Backfill, Stagger
 from psched.core.operations.extra_runs import needed_schedule, schedule_of
+from psched.reports.verify import CHANGED
 from psched.testing import ManualClock
 from support.stores import make_store
 

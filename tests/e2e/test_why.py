@@ -9,7 +9,7 @@ import pytest
 from psched.app import make_store, read_config
 from psched.base.errors import InvalidError, NotFoundError
 from psched.core.history.records import AuditRecord, WorkerRecord
-from psched.core.history.why.explain import explain_from_store
+from psched.reports.why.explain import explain_from_store
 from support.run_records import run_record
 
 MINUTE = 60

@@ -15,11 +15,11 @@ import pytest
 from psched.base.clock import SystemClock
 from psched.config.monitoring.hooks import CommandHook, MailHook
 from psched.core.alerts.alert import Alert
-from psched.core.history.redaction import Redaction
 from psched.notify.mail import send_mail
 from psched.notify.notification import DeliveryError, Notification
 from psched.notify.program import run_for
 from psched.process import kernel, tree
+from psched.reports.redaction import Redaction
 from support.isolated import isolated
 from support.waiting import wait_for_end, wait_until
 

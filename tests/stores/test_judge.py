@@ -7,10 +7,10 @@ import pytest
 
 from psched.config import from_mapping
 from psched.core.alerts.alert import Rule
-from psched.core.alerts.judge import MOST_OPEN, Judge
 from psched.core.alerts.protocol import AlertSelection
 from psched.core.alerts.watching import active_rows
 from psched.core.history.records import Fate
+from psched.reports.judge import MOST_OPEN, Judge
 from psched.testing import ManualClock
 from psched.testing.store_contract.bench import LATER, LONG_AGO, claim, claim_all, due
 from psched.testing.store_contract.history import ending_with, made

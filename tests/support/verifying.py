@@ -13,7 +13,7 @@ from psched.base.clock import SystemClock
 from psched.base.retry import retry_while_unavailable
 from psched.client.verifier import Verifier
 from psched.core.history.protocol import KeepsHistory
-from psched.core.history.verify.findings import Findings
+from psched.reports.findings import Findings
 from support.service import Service, open_services
 
 DAY = 86_400

@@ -12,9 +12,9 @@ from psched.base.errors import SchemaError, StoreError, StoreUnavailableError
 from psched.config import from_mapping
 from psched.core.alerts.alert import Alert
 from psched.core.alerts.protocol import AlertSelection
-from psched.core.alerts.raising import Judged
 from psched.monitor.alarms import PATIENCE, AlarmLoop, Alarms, Outage, pause_of
 from psched.monitor.delivering import Deliveries
+from psched.reports.raising import Judged
 from psched.testing import ManualClock
 from support.proxy import Proxy
 from support.tables import fill_sqlite

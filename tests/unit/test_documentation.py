@@ -13,9 +13,9 @@ import psched
 import psched.application
 from psched.cli.commands import load
 from psched.cli.shown import RUNS
+from psched.core.history.answer import Code, State
 from psched.core.history.records import Fate, Outcome, RunRecord
-from psched.core.history.verify.findings import Kind
-from psched.core.history.why.answer import Code, State
+from psched.reports.findings import Kind
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PLACES = [ROOT, ROOT / "psched", *(ROOT / "tests" / each for each in ("unit", "e2e", "process"))]

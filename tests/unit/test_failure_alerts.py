@@ -11,10 +11,10 @@ import psched
 from psched import stores
 from psched.base.errors import SchemaError
 from psched.config import from_mapping
-from psched.core.alerts.failures import Failures
 from psched.core.alerts.protocol import AlertSelection
 from psched.core.history.records import Fate, Outcome, RunRecord
 from psched.core.model import CANCELLED, QUARANTINED, WAITING, ReasonCode, Row
+from psched.reports.failures import Failures
 from psched.testing import ManualClock
 from support.tables import fill_sqlite
 
@@ -307,7 +307,7 @@ def test_a_flood_of_failures_raises_all_alerts(bench):
 
 
 def test_of_many_open_alerts_all_are_closed_at_last(bench, monkeypatch):
-    monkeypatch.setattr("psched.core.alerts.failures._CHECKED", 7)
+    monkeypatch.setattr("psched.reports.failures._CHECKED", 7)
     keys = [f"k{n:02}" for n in range(30)]
     bench.add(*keys)
     monitor = bench.monitor()
@@ -322,7 +322,7 @@ def test_of_many_open_alerts_all_are_closed_at_last(bench, monkeypatch):
 
 
 def test_many_failed_tasks_do_not_silence_a_schedule(bench, monkeypatch):
-    monkeypatch.setattr("psched.core.alerts.failures.MOST_OPEN", 3)
+    monkeypatch.setattr("psched.reports.failures.MOST_OPEN", 3)
     bench.add("k0", "k1", "k2", "more")
     bench.add("nightly", cron="@daily")
     monitor = bench.monitor()

@@ -7,13 +7,13 @@ from psched.config import from_mapping, load
 from psched.config.kinds import EVERYWHERE
 from psched.config.monitoring.hooks import CommandHook, MailHook, TaskHook, Webhook, problems_here
 from psched.core.alerts.alert import Rule
-from psched.core.alerts.raising import hooks_of
 from psched.core.declare import declare
 from psched.core.definition import parse_row
-from psched.core.history.redaction import Redaction
 from psched.core.model import Row
 from psched.notify.notification import DeliveryError
 from psched.notify.program import run
+from psched.reports.raising import hooks_of
+from psched.reports.redaction import Redaction
 
 CANARY = "c4n4ry"
 

@@ -6,12 +6,12 @@ from dataclasses import replace as changed
 import pytest
 
 from psched.config import from_mapping
-from psched.core.alerts import judge as module
 from psched.core.alerts.alert import Rule
-from psched.core.alerts.judge import PASS_INTERVAL, SWEEP_INTERVAL, Judge
 from psched.core.alerts.protocol import AlertSelection
 from psched.core.history.records import Fate, Outcome
 from psched.core.operations.pauses import PauseRule
+from psched.reports import judge as module
+from psched.reports.judge import PASS_INTERVAL, SWEEP_INTERVAL, Judge
 from psched.testing.store_contract.history import made
 from support.driven import START, driven_host
 

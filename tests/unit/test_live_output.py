@@ -10,7 +10,6 @@ import pytest
 from psched.cli.history import live_output
 from psched.cli.history.live_output import LiveHere
 from psched.cli.history.logs import OutputPrinter
-from psched.core.history.redaction import Redaction
 from psched.core.output.output import Output
 from psched.core.output.records import OutputRecord
 from psched.master.messages import LONGEST_PIECE, TO_READER
@@ -20,6 +19,7 @@ from psched.master.reports.status_socket import StatusReader
 from psched.output.collector import LONGEST_LIVE, MOST_PENDING, LiveReader
 from psched.process.link import Link, packed
 from psched.process.message_shapes import LONGEST_TIME
+from psched.reports.redaction import Redaction
 from psched.testing import ManualClock
 from support.waiting import HANG_TIMEOUT
 

@@ -7,9 +7,9 @@ import pytest
 
 from psched.base.errors import InvalidError
 from psched.cli.operate.load import _Read, _show
-from psched.core.history.redaction import Redaction
-from psched.core.operations.load import MOST_TIMES, Coming, estimate, slots_needed
-from psched.core.operations.spreading import (
+from psched.reports.load import MOST_TIMES, Coming, estimate, slots_needed
+from psched.reports.redaction import Redaction
+from psched.reports.spreading import (
     expanded_minutes,
     propose,
     written_minutes,

@@ -4,9 +4,9 @@ import pytest
 
 from psched.config.monitoring.hooks import READ_TEMPLATES
 from psched.core.alerts.alert import Alert, Rule
-from psched.core.history.redaction import Redaction
 from psched.notify.notification import Digest, Notification, next_wait
 from psched.notify.webhook import render
+from psched.reports.redaction import Redaction
 
 ALERT = Alert(
     key="nightly",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from psched.base.errors import ConfigError
 from psched.config import from_mapping
-from psched.core.history.redaction import HIDDEN, Redaction
+from psched.reports.redaction import HIDDEN, Redaction
 
 REDACTION = Redaction(["password", "*token*", "API key"])
 

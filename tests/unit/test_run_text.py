@@ -5,8 +5,8 @@ import pytest
 from psched.cli.shown import RUNS
 from psched.cli.text_table import View
 from psched.core.history.records import RunRecord
-from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
+from psched.reports.redaction import Redaction
 
 NOON = 1_800_014_400
 

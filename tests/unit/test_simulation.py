@@ -2,7 +2,7 @@
 
 import pytest
 
-from psched.core.history.verify.findings import Kind
+from psched.reports.findings import Kind
 from psched.testing.memory_store import MemoryStore
 from psched.testing.simulation.plan import MIXES, Step, What, shrink
 from psched.testing.simulation.simulation import Simulation

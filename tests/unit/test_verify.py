@@ -10,9 +10,9 @@ import pytest
 from psched import config
 from psched.core.history.changes import Gap, ranges
 from psched.core.history.records import FOREVER, AuditRecord, RunRecord, WorkerRecord
-from psched.core.history.verify import check as verify
-from psched.core.history.verify.check import Period, Recorded, check
 from psched.core.model import Row
+from psched.reports import verify
+from psched.reports.verify import Period, Recorded, check
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 

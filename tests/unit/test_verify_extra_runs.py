@@ -5,9 +5,9 @@ import json
 import pytest
 
 from psched.core.history.records import AuditRecord, RunRecord
-from psched.core.history.verify.check import check_extra_runs
-from psched.core.history.verify.findings import Kind
 from psched.core.model import Row
+from psched.reports.findings import Kind
+from psched.reports.verify import check_extra_runs
 
 NOON = 1_800_014_400
 EXTRA, OTHER = "k!20270115T120000Z", "k!" + "m" * 16

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from psched import config
 from psched.base.errors import InvalidError
+from psched.core.asked_time import Asked, parse_asked
 from psched.core.definition import parse_row
+from psched.core.history.answer import Code, State
 from psched.core.history.records import FOREVER, AuditRecord, RunRecord, WorkerRecord
-from psched.core.history.why.answer import Code, State
-from psched.core.history.why.asked_time import Asked, parse_asked
-from psched.core.history.why.explain import explain
-from psched.core.history.why.facts import Facts, last_before
 from psched.core.model import Row
+from psched.reports.why.explain import explain
+from psched.reports.why.facts import Facts, last_before
 from psched.triggers import trigger as triggers
 from psched.triggers.zone import find_zone
 from support.why_simulator import (

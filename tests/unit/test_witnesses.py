@@ -5,8 +5,9 @@ from dataclasses import replace as changed
 import pytest
 
 from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
-from psched.core.history.verify.findings import Kind
-from psched.core.history.verify.witnesses import (
+from psched.core.model import PAUSED, Row
+from psched.reports.findings import Kind
+from psched.testing.witnesses import (
     PEOPLE,
     Fault,
     Seen,
@@ -14,7 +15,6 @@ from psched.core.history.verify.witnesses import (
     check_rows,
     check_witnesses,
 )
-from psched.core.model import PAUSED, Row
 
 AT = 1_900_000_000
 LEASE = 30.0

@@ -14,9 +14,9 @@ from psched.cli.text_table import Column, View, print_table
 from psched.config import Config
 from psched.config.monitoring.hooks import ON_SETTINGS, Webhook
 from psched.core.alerts.alert import Alert, Rule
-from psched.core.history.redaction import Redaction
 from psched.notify.hooks import deliverers
 from psched.notify.notification import CLOSED, RAISED, DeliveryError, Notification
+from psched.reports.redaction import Redaction
 
 
 @click.command()

@@ -17,10 +17,10 @@ from psched.cli import options
 from psched.cli.exit_status import report_errors
 from psched.cli.running_here import served_by, serves, shown_progress, table_of
 from psched.config import Config
-from psched.core.history.redaction import Redaction
 from psched.master.reports.health import Limits, facts_in, load_in, why_not_ready
 from psched.master.reports.queries import ask_all
 from psched.master.runtime_folders import socket_folders
+from psched.reports.redaction import Redaction
 from psched.runner.stop_flags import Progress
 
 _SILENT_TOO_LONG = 15.0

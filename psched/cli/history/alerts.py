@@ -25,7 +25,7 @@ from psched.client.auditor import this_process
 from psched.client.collection import ScheduleCollection
 from psched.config.monitoring.expect import Expectations
 from psched.core.alerts.alert import Alert, Rule
-from psched.core.history.redaction import Redaction
+from psched.reports.redaction import Redaction
 
 _DEFAULT_LIMIT = 50  # the number of alerts in a table, unless the user chooses another one
 

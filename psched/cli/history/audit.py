@@ -19,7 +19,7 @@ from psched.cli.shown import KEY_WIDTH, LONGEST_SHOWN
 from psched.cli.text_table import Column, View, print_table
 from psched.cli.time_format import format_time, local_times, parse_since
 from psched.core.history.records import AuditRecord
-from psched.core.history.redaction import Redaction
+from psched.reports.redaction import Redaction
 
 _LONGEST = 200
 """The maximum length of a value of a change, in characters. A longer value is cut."""

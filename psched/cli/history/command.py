@@ -19,9 +19,9 @@ from psched.cli.time_format import format_distance, format_span, parse_since
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.core.history.records import Fate, Outcome
-from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.model import WAITING, Row
+from psched.reports.redaction import Redaction
 
 _DEFAULT_LIMIT = 50  # the number of records in a table, unless the user chooses another one
 

@@ -23,9 +23,9 @@ from psched.cli.output import one_line
 from psched.cli.shown import result
 from psched.cli.time_format import format_time, format_took, parse_time
 from psched.core.history.records import Outcome
-from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.output.output import Output
+from psched.reports.redaction import Redaction
 
 
 @click.command()

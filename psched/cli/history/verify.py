@@ -18,7 +18,7 @@ from psched.cli.output import one_line
 from psched.cli.time_format import format_time, local_times, parse_since
 from psched.client.arguments import earliest
 from psched.client.verifier import Verifier
-from psched.core.history.verify.findings import Findings
+from psched.reports.findings import Findings
 
 _TRIES = 5  # the largest number of times that a request is sent while the store is unavailable
 

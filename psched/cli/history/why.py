@@ -16,8 +16,8 @@ from psched.cli.exit_status import report_errors
 from psched.cli.history.alerts import open_alerts, sentence
 from psched.cli.other_database import settings_to_read
 from psched.cli.time_format import local_times, reader_zone
-from psched.core.history.redaction import Redaction
-from psched.core.history.why.answer import GOOD
+from psched.core.history.answer import GOOD
+from psched.reports.redaction import Redaction
 
 _AGO = re.compile(r"-[0-9.]+[a-z]")
 

@@ -28,11 +28,11 @@ from psched.client.finding import is_pattern
 from psched.client.selected import ManyChanged, Outcome, Pace, SelectedSchedules
 from psched.client.verbs import Verb
 from psched.config import Config
-from psched.core.history.redaction import Redaction
 from psched.core.model import PAUSED, RUNS_NO_MORE
 from psched.core.operations.rescheduled import Rescheduled
 from psched.core.preview import UpcomingTime
 from psched.core.selection import STATES
+from psched.reports.redaction import Redaction
 
 AddsOption = Callable[[Callable[..., None]], Callable[..., None]]
 """A decorator of click's, such as ``click.option(…)``."""

@@ -17,10 +17,10 @@ from psched.client.verbs.ending import Cancel, ForceFinish, Requeue, Stop
 from psched.client.verbs.extra_runs import Trigger
 from psched.client.verbs.pausing import Pause, Resume
 from psched.client.verbs.skipping import Skip
-from psched.core.history.redaction import Redaction
-from psched.core.history.why.asked_time import parse_next
+from psched.core.asked_time import parse_next
 from psched.core.operations.extra_runs import OVERLAPS, QUEUE
 from psched.core.operations.skipping import MOST
+from psched.reports.redaction import Redaction
 
 overlap_option = click.option(
     "--overlap",

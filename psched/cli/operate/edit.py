@@ -32,12 +32,12 @@ from psched.client.writing import ChangedMeanwhileError
 from psched.config import OVERRIDES, Config
 from psched.core.declare import TRIGGER_FIELDS
 from psched.core.history.changes import who
-from psched.core.history.redaction import Redaction
 from psched.core.model import Row
 from psched.core.operations.rescheduled import Rescheduled, changes_of
 from psched.files.document import Reader
 from psched.files.export import document_of
 from psched.files.plan import differences
+from psched.reports.redaction import Redaction
 from psched.triggers.zone import find_zone
 
 _REMOVABLE = ("timezone", "alive_time", "label", "note", *OVERRIDES)

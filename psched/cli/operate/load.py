@@ -23,10 +23,9 @@ from psched.cli.time_format import format_time, short_time
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.core.definition import parse_row
-from psched.core.history.redaction import Redaction
 from psched.core.model import PAUSED, Row
 from psched.core.operations.extra_runs import schedule_key, schedule_of
-from psched.core.operations.load import (
+from psched.reports.load import (
     ASSUMED,
     LONGEST,
     Coming,
@@ -35,7 +34,8 @@ from psched.core.operations.load import (
     estimate,
     slots_needed,
 )
-from psched.core.operations.spreading import Proposal, propose
+from psched.reports.redaction import Redaction
+from psched.reports.spreading import Proposal, propose
 
 _MOST_SCHEDULES = 200_000  # the most schedules that are read
 _SHOWN = 20  # the most changes of a proposal that are shown with the load

@@ -23,12 +23,12 @@ from psched.cli.schedules.arguments import warn_of_steps
 from psched.cli.time_format import format_time
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
-from psched.core.history.redaction import Redaction
 from psched.core.model import ENDED, WAITING
 from psched.files import preview
 from psched.files.apply import apply_plan, make_plan
 from psched.files.document import Document, Reader, Track, untracked
 from psched.files.plan import Item, Plan, non_defaults
+from psched.reports.redaction import Redaction
 
 PENDING = 3
 """Exit status of --dry-run: the plan is not empty."""

@@ -33,7 +33,6 @@ from psched.cli.text_table import Column, View, print_table
 from psched.cli.time_format import format_time
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import find, is_pattern
-from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.model import (
     CANCELLED,
@@ -51,6 +50,7 @@ from psched.core.model import (
 from psched.core.operations.extra_runs import ID_LENGTH, prefix_of_extra_runs
 from psched.core.operations.pauses import UTC
 from psched.core.schedule import ListOrder
+from psched.reports.redaction import Redaction
 
 _HEADINGS = (
     "key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "data",

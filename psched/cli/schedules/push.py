@@ -21,8 +21,8 @@ from psched.cli.time_format import parse_time
 from psched.config import Config
 from psched.core.columns import decode
 from psched.core.definition import settings_of
-from psched.core.history.redaction import Redaction
 from psched.core.model import DEFAULT_TYPE, Row
+from psched.reports.redaction import Redaction
 
 _OPTIONS = {"run_at": "at"}
 """For each argument whose option has another name: the name of the option, which errors show."""

@@ -40,7 +40,6 @@ from psched.config.monitoring.expect import PARTS, Expectations
 from psched.core.alerts.alert import Alert
 from psched.core.definition import ping_setting, settings_of
 from psched.core.history.records import Outcome
-from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.model import ENDED, NO_PAUSE, PAUSED, WAITING, Occurrence, Row
 from psched.core.operations.extra_runs import prefix_of_extra_runs, schedule_of
@@ -49,6 +48,7 @@ from psched.core.schedule import Schedule, Schedules
 from psched.core.selection import STATES
 from psched.master.reports.queries import ask_all
 from psched.master.runtime_folders import socket_folders
+from psched.reports.redaction import Redaction
 from psched.runner.stop_flags import Progress
 
 _INSTANTS = frozenset(

@@ -28,9 +28,9 @@ from psched.cli.top.snapshot import (
     Snapshot,
     Task,
 )
-from psched.core.history.redaction import Redaction
 from psched.core.model import PAUSED, QUARANTINED, RUNNING
 from psched.core.operations.overview import DUE, MOST_COUNTED
+from psched.reports.redaction import Redaction
 
 TITLE = "title"
 HEADING = "heading"

@@ -15,11 +15,11 @@ from psched.cli.time_format import short_time
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.core.history.records import WorkerRecord, nonce_of
-from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.model import RUNNING, Occurrence, Pause, Row
 from psched.core.operations.extra_runs import schedule_key
 from psched.core.operations.overview import MOST_COUNTED, Overview
+from psched.reports.redaction import Redaction
 
 MOST_ROWS = 100
 """The most tasks of a kind that are read from the store; of failures, more can be known."""

@@ -32,10 +32,10 @@ from psched.client.finding import is_pattern
 from psched.config import Config
 from psched.core.alerts.alert import Alert
 from psched.core.columns import LATEST_TIME
-from psched.core.history.redaction import Redaction
 from psched.core.history.run import Run
 from psched.core.model import Row
 from psched.core.operations.extra_runs import schedule_key
+from psched.reports.redaction import Redaction
 
 _REFRESH = 5  # seconds after which a browser reads a page of what happens now again
 _ROWS = 100  # the rows of a table, unless the reader asks for more

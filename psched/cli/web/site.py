@@ -16,7 +16,7 @@ from psched.cli.top.snapshot import Reader
 from psched.cli.web.pages import PAGES, Asked, Page
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
-from psched.core.history.redaction import Redaction
+from psched.reports.redaction import Redaction
 
 _FILES = Path(__file__).parent / "templates"
 

@@ -12,9 +12,9 @@ from psched.base.errors import AlreadyExistsError, NotSupportedError
 from psched.client.access import Access
 from psched.client.verbs import Verb, records_of, refuse_without_status
 from psched.client.writing import Condition, Recorded, replace, require, was_replaced
+from psched.core.asked_time import parse_next
 from psched.core.catchup import iso
 from psched.core.columns import check_name
-from psched.core.history.why.asked_time import parse_next
 from psched.core.model import NO_PAUSE, PAUSED, RUNNING, STOPPING, WAITING, Row
 from psched.core.model import Pause as RowPause
 from psched.core.operations import pausing

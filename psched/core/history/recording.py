@@ -40,7 +40,7 @@ NEVER = Reading(0, 0.0)
 
 _LONGEST = 1.0
 """A request that takes up to so many seconds is good enough, see
-`psched.core.history.verify.findings.TOLERANCE`."""
+`psched.reports.findings.TOLERANCE`."""
 
 
 class StoreClock:

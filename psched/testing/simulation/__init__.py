@@ -4,7 +4,7 @@ Master, workers, their runners and people share one event heap (`world`). Their 
 ships; only clocks, signals, processes and the way to the store are simulated. The store is in
 memory, or psched's own on SQLite. Everything is drawn from a seed (`plan`), so what has failed once
 fails again, and can be made short. `observer` sees each change of a row;
-`psched.core.history.verify.witnesses` and `psched verify` judge the rest.
+`psched.testing.witnesses` and `psched verify` judge the rest.
 
 ``bin/simulate --help`` says how to run it. It needs the extra ``simulation``.
 """

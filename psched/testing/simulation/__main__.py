@@ -8,7 +8,7 @@ from functools import partial
 
 import click
 
-from psched.core.history.verify.findings import Kind
+from psched.reports.findings import Kind
 from psched.testing.simulation.plan import MIXES, Step, shrink
 from psched.testing.simulation.simulation import Result, Simulation
 

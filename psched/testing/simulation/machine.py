@@ -11,17 +11,17 @@ from typing_extensions import override
 from psched.base.log import Log
 from psched.config import Config
 from psched.core.history.recording import Recorder, StoreClock
-from psched.core.history.verify.findings import Kind, Violation
-from psched.core.history.verify.witnesses import Witness
 from psched.core.store_protocol import Store
 from psched.master.generation_spec import WorkerIdentity
 from psched.process.link import Link
 from psched.process.signals import Waitable
+from psched.reports.findings import Kind, Violation
 from psched.testing.master_driver import ManualChild, ManualSpawner, MasterDriver
 from psched.testing.simulation.network import Connection, Network
 from psched.testing.simulation.plan import Step, What
 from psched.testing.simulation.tasks import SimulatedPool
 from psched.testing.simulation.world import Host, Process, World
+from psched.testing.witnesses import Witness
 from psched.worker.context import Context, KillTimer
 from psched.worker.worker import Inbox, Worker, clean_up
 

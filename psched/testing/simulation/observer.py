@@ -5,12 +5,12 @@ from math import floor
 from typing import Any
 
 from psched.core.history.records import AuditRecord, nonce_of
-from psched.core.history.verify.findings import Kind, Violation
-from psched.core.history.verify.witnesses import PEOPLE, Witness
 from psched.core.model import WAITING, Row
 from psched.core.operations.extra_runs import needed_schedule
 from psched.core.operations.pauses import active_rules
+from psched.reports.findings import Kind, Violation
 from psched.testing.simulation.world import Process
+from psched.testing.witnesses import PEOPLE, Witness
 
 _ENDS_LEASES = frozenset({"settle", "extend", "update_data"})
 """The requests of the holder of a lease."""

@@ -19,17 +19,8 @@ from psched.client.collection import ScheduleCollection
 from psched.client.verifier import Verifier
 from psched.config import Config, from_mapping
 from psched.core.history.protocol import AuditSelection
-from psched.core.history.verify.findings import Kind, Violation
-from psched.core.history.verify.witnesses import (
-    PEOPLE,
-    Fault,
-    Seen,
-    Witness,
-    check_leases_ended,
-    check_rows,
-    check_witnesses,
-)
 from psched.core.model import Row
+from psched.reports.findings import Kind, Violation
 from psched.testing.memory_store import MemoryStore
 from psched.testing.simulation.machine import Machine
 from psched.testing.simulation.network import CallFault, Connection, Network
@@ -38,6 +29,15 @@ from psched.testing.simulation.people import SCHEDULES, add_all, carry_out
 from psched.testing.simulation.plan import ON_STORE, RARE, Step, What, draw
 from psched.testing.simulation.world import START, Host, HostClock, Process, World
 from psched.testing.virtual_schedules import VirtualStore
+from psched.testing.witnesses import (
+    PEOPLE,
+    Fault,
+    Seen,
+    Witness,
+    check_leases_ended,
+    check_rows,
+    check_witnesses,
+)
 
 _QUIET = 250.0  # seconds without faults before everything that is due must have run
 _BETWEEN = 30.0  # the mean time in seconds between two faults

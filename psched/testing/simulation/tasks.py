@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from psched.core.history.verify.witnesses import Witness
 from psched.process.child import Exit
 from psched.runner.runner_pool import RunnerChild
 from psched.testing.simulation.world import HostClock
+from psched.testing.witnesses import Witness
 
 if TYPE_CHECKING:
     from psched.testing.simulation.machine import Machine

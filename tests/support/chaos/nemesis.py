@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 
-from psched.core.history.verify.witnesses import Fault
 from psched.testing.simulation.plan import Step
+from psched.testing.witnesses import Fault
 from support.chaos.journal import Journal, now
 from support.processes import children, descendants, kill, runners, title
 from support.proxy import Fault as Lost

@@ -13,15 +13,15 @@ from pathlib import Path
 from psched.app import make_store, read_config
 from psched.client.verifier import Verifier
 from psched.core.history.protocol import AuditSelection
-from psched.core.history.verify.findings import Kind, Violation
-from psched.core.history.verify.witnesses import (
+from psched.core.model import QUARANTINED, SET_ASIDE, Row
+from psched.reports.findings import Kind, Violation
+from psched.testing.witnesses import (
     Seen,
     Witness,
     check_leases_ended,
     check_rows,
     check_witnesses,
 )
-from psched.core.model import QUARANTINED, SET_ASIDE, Row
 from support.chaos.journal import Journal, now, unix
 from support.chaos.nemesis import Host, Nemesis
 from support.chaos.people import People, add_all

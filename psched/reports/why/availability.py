@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from psched.core.history.answer import Code
 from psched.core.history.records import BEAT_INTERVAL, GONE_AFTER, RunRecord, WorkerRecord, nonce_of
-from psched.core.history.why.answer import Code
-from psched.core.history.why.facts import Case, Facts
 from psched.core.model import Row
+from psched.reports.why.facts import Case, Facts
 
 Interval = tuple[float, float]
 """The start and the end of an interval; the end does not belong to it."""

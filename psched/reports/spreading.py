@@ -25,7 +25,7 @@ from math import inf
 from operator import add
 from typing import NamedTuple
 
-from psched.core.operations.load import (
+from psched.reports.load import (
     TINY,
     Coming,
     Group,

@@ -3,13 +3,13 @@
 from typing import Any
 
 from psched.base.quantities import format_duration
+from psched.core.history.answer import Answer, Code, State
 from psched.core.history.changes import number_in, time_of, values, who
 from psched.core.history.records import FOREVER, AuditRecord, Fate, Outcome, RunRecord
-from psched.core.history.why.answer import Answer, Code, State
-from psched.core.history.why.availability import find_cause
-from psched.core.history.why.facts import Case, fires, last_before, listed
 from psched.core.model import CANCELLED, FINISHED, MARKS, PAUSED, QUARANTINED, ReasonCode, Row
 from psched.core.operations.skipping import SKIPPED_BY
+from psched.reports.why.availability import find_cause
+from psched.reports.why.facts import Case, fires, last_before, listed
 
 LATE = 60
 """Seconds after which an occurrence that has not started is late, and the cause is searched."""

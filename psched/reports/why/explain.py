@@ -8,19 +8,24 @@ from psched.base.errors import InvalidError
 from psched.base.retry import Send
 from psched.config import Config
 from psched.core import attempts
+from psched.core.asked_time import Asked, parse_asked
+from psched.core.history.answer import Answer, Code, State
 from psched.core.history.changes import changes_trigger, time_of, who
 from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
-from psched.core.history.why.answer import Answer, Code, State
-from psched.core.history.why.asked_time import Asked, parse_asked
-from psched.core.history.why.facts import Case, Facts, fires, last_before, read_facts, shown_time
-from psched.core.history.why.pending import (
+from psched.core.model import PAUSED, RUNS_NO_MORE, Row
+from psched.core.operations.pausing import after_pause, skipped_by_pause
+from psched.core.preview import clock_change_effects
+from psched.core.shorthands import When
+from psched.core.store_protocol import Store
+from psched.reports.why.facts import Case, Facts, fires, last_before, read_facts, shown_time
+from psched.reports.why.pending import (
     answer_after_cursor,
     answer_at_cursor,
     answer_at_rest,
     is_live,
     runs_on,
 )
-from psched.core.history.why.recorded import (
+from psched.reports.why.recorded import (
     answer_before_start,
     answer_by_attempts,
     answer_by_fate,
@@ -29,11 +34,6 @@ from psched.core.history.why.recorded import (
     ending,
     pause_clause,
 )
-from psched.core.model import PAUSED, RUNS_NO_MORE, Row
-from psched.core.operations.pausing import after_pause, skipped_by_pause
-from psched.core.preview import clock_change_effects
-from psched.core.shorthands import When
-from psched.core.store_protocol import Store
 from psched.triggers.cron import Cron
 from psched.triggers.zone import Zone
 

@@ -15,16 +15,16 @@ from psched.base.texts import counted, cut, visible
 from psched.config import Config
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
-from psched.core.alerts.raising import MOST_RAISED, HooksOf, Judged, Raising
-from psched.core.alerts.rules import LONGEST_TEXT
 from psched.core.alerts.watching import light_rows
 from psched.core.definition import settings_of
 from psched.core.history.protocol import FindsLastRuns, FollowsFailures, KeepsHistory, RunSelection
 from psched.core.history.records import Fate, Outcome, RunRecord
-from psched.core.history.redaction import Redaction
 from psched.core.model import ENDED, EXPIRED, FAILED, QUARANTINED, ReasonCode, Row
 from psched.core.operations.extra_runs import schedule_key
 from psched.core.store_protocol import Store
+from psched.reports.expectations import LONGEST_TEXT
+from psched.reports.raising import MOST_RAISED, HooksOf, Judged, Raising
+from psched.reports.redaction import Redaction
 
 RULES = frozenset({Rule.FAILED, Rule.GAVE_UP, Rule.QUARANTINED, Rule.LOST})
 """The rules of the alerts that `Failures` raises and closes."""

@@ -8,18 +8,9 @@ from psched.base.errors import InvalidError
 from psched.base.quantities import format_duration
 from psched.core.catchup import describe_dropped, oldest_kept
 from psched.core.definition import Definition
+from psched.core.history.answer import Answer, Code, State
 from psched.core.history.changes import time_of, values, who
 from psched.core.history.records import GONE_AFTER, AuditRecord, nonce_of
-from psched.core.history.why.answer import Answer, Code, State
-from psched.core.history.why.availability import find_cause, newest_record
-from psched.core.history.why.facts import Case
-from psched.core.history.why.recorded import (
-    LATE,
-    after_attempts,
-    details_of,
-    pause_clause,
-    summary,
-)
 from psched.core.model import (
     AFTER_RUN,
     CANCELLED,
@@ -37,6 +28,15 @@ from psched.core.model import (
     WAITING,
     ReasonCode,
     Row,
+)
+from psched.reports.why.availability import find_cause, newest_record
+from psched.reports.why.facts import Case
+from psched.reports.why.recorded import (
+    LATE,
+    after_attempts,
+    details_of,
+    pause_clause,
+    summary,
 )
 
 _STOPPING = {

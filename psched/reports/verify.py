@@ -25,7 +25,9 @@ from psched.core.catchup import iso
 from psched.core.definition import Definition, history_setting, parse_row
 from psched.core.history.changes import number_in, row_before, setting, time_of, values
 from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
-from psched.core.history.verify.findings import (
+from psched.core.model import EXPIRED, FAILED, FINISHED, WAITING, Row
+from psched.core.operations.extra_runs import PARALLEL, extra_key, id_of_instant, needed_schedule
+from psched.reports.findings import (
     TOLERANCE,
     Findings,
     Kind,
@@ -33,8 +35,6 @@ from psched.core.history.verify.findings import (
     show,
     show_range,
 )
-from psched.core.model import EXPIRED, FAILED, FINISHED, WAITING, Row
-from psched.core.operations.extra_runs import PARALLEL, extra_key, id_of_instant, needed_schedule
 from psched.triggers.trigger import Trigger, first
 
 MOST_INSTANTS = 100_000

@@ -10,10 +10,10 @@ from psched.base.errors import InvalidError
 from psched.base.retry import Send
 from psched.config import Config
 from psched.core.definition import Definition, parse_row
+from psched.core.history.answer import Answer, Code, State
 from psched.core.history.changes import changes_trigger, number_in, row_before, time_of
 from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
 from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
-from psched.core.history.why.answer import Answer, Code, State
 from psched.core.model import RUNNING, Row
 from psched.core.operations.extra_runs import extra_key, id_of_instant
 from psched.core.operations.pauses import PausesTypes, as_paused

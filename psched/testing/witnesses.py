@@ -1,6 +1,6 @@
 """Checks what was seen of tasks against the promises, and against the records. Pure functions.
 
-`psched.core.history.verify.check` checks the records by themselves, which can be wrong together.
+`psched.reports.verify` checks the records by themselves, which can be wrong together.
 Whoever runs psched under faults also writes down what its tasks really did, and which faults there
 were; this module says whether the faults explain it.
 """
@@ -20,10 +20,10 @@ from psched.core.history.records import (
     Outcome,
     RunRecord,
 )
-from psched.core.history.verify.check import begins_series, overlapping
-from psched.core.history.verify.findings import Kind, Violation
 from psched.core.model import SET_ASIDE, Row
 from psched.core.operations.extra_runs import schedule_key
+from psched.reports.findings import Kind, Violation
+from psched.reports.verify import begins_series, overlapping
 
 PEOPLE = "people"
 """The host of a fault that has hit a change by a person."""

@@ -21,8 +21,16 @@ from psched.config import Config
 from psched.config.monitoring.expect import Expectations
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
-from psched.core.alerts.raising import HooksOf, Judged, Raising, hooks_of
-from psched.core.alerts.rules import (
+from psched.core.alerts.watching import ActiveRows, Place, active_rows, light_rows, row_page
+from psched.core.definition import settings_of
+from psched.core.history.protocol import FindsLastRuns, KeepsHistory, RunSelection
+from psched.core.history.records import Fate, Outcome, RunRecord
+from psched.core.model import Row
+from psched.core.operations.extra_runs import schedule_of
+from psched.core.operations.overview import DURATIONS, durations_of
+from psched.core.operations.pauses import PauseRule, PausesTypes
+from psched.core.store_protocol import Store
+from psched.reports.expectations import (
     EXPECTED,
     SHORTEST_UNUSUAL,
     Watched,
@@ -37,15 +45,7 @@ from psched.core.alerts.rules import (
     unusual,
     why_over,
 )
-from psched.core.alerts.watching import ActiveRows, Place, active_rows, light_rows, row_page
-from psched.core.definition import settings_of
-from psched.core.history.protocol import FindsLastRuns, KeepsHistory, RunSelection
-from psched.core.history.records import Fate, Outcome, RunRecord
-from psched.core.model import Row
-from psched.core.operations.extra_runs import schedule_of
-from psched.core.operations.overview import DURATIONS, durations_of
-from psched.core.operations.pauses import PauseRule, PausesTypes
-from psched.core.store_protocol import Store
+from psched.reports.raising import HooksOf, Judged, Raising, hooks_of
 
 
 def last_successes(history: KeepsHistory, keys: Sequence[str]) -> Mapping[str, int]:

@@ -1,1 +1,0 @@
-"""Checks by the run history that psched has kept its promises: pure functions."""

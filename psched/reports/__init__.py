@@ -1,0 +1,1 @@
+"""What only reads: why, verify, load, which alerts are on, and what is hidden."""
