@@ -15,7 +15,7 @@ LIMITS = {
     "runner": {"files": 13, "calls": 110, "depth": 7},
     "add": {"files": 100, "modules": 182},
     "list": {"files": 86, "modules": 175},
-    "help": {"files": 15, "modules": 46},
+    "help": {"files": 14, "modules": 44},
 }
 
 
