@@ -1,10 +1,12 @@
 """Which database is used: by file, by environment, and by default."""
 
+import json
 import sys
 
 import pytest
 
 import psched
+from psched.config import SETTINGS
 from support.run_log import completed
 
 
@@ -134,3 +136,12 @@ def test_every_public_name_is_there_and_a_slip_is_an_attribute_error():
         assert getattr(psched, name).__module__.startswith("psched.") or name in unions
     with pytest.raises(AttributeError, match="module 'psched' has no attribute 'opne'"):
         _ = psched.opne
+
+
+def test_the_schema_for_editors_is_printed_without_a_configuration(make_service):
+    done = make_service("sqlite:////no/such/folder/psched.db").psched("check", "--schema")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    settings = json.loads(done.stdout)["$defs"]["settings"]["properties"]
+    assert [*settings] == [*SETTINGS]
+    assert settings["poll_interval"]["description"].startswith("Longest time between two searches")
