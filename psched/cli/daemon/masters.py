@@ -1,4 +1,4 @@
-"""The commands status and health, which ask the masters of this host that serve the table."""
+"""What the masters of this host tell, and the commands status and health, which ask them."""
 
 import json
 import os
@@ -15,7 +15,6 @@ from psched.base.quantities import format_duration
 from psched.base.texts import visible
 from psched.cli import options
 from psched.cli.exit_status import report_errors
-from psched.cli.running_here import served_by, serves, shown_progress, table_of
 from psched.config import Config
 from psched.master.reports.health import Limits, facts_in, load_in, why_not_ready
 from psched.master.reports.queries import ask_all
@@ -26,6 +25,29 @@ from psched.runner.stop_flags import Progress
 _SILENT_TOO_LONG = 15.0
 """Seconds without a message after which a worker is shown as silent. A worker sends a message every
 10 s."""
+
+
+def served_by(master: Mapping[str, Any]) -> str | None:
+    """The table that a master serves, by its status; None if it does not know it yet."""
+    return f"table {master['table']} on {master['url']}" if "url" in master else None
+
+
+def table_of(settings: Config) -> str:
+    """The table that the settings name, in the same form."""
+    return f"table {settings.table} on {settings.safe_url}"
+
+
+def serves(master: Mapping[str, Any], settings: Config) -> bool:
+    """Whether a master, by its status, serves the configured table, as far as it tells."""
+    return served_by(master) in {None, table_of(settings)}
+
+
+def shown_progress(task: Mapping[str, Any], redaction: Redaction) -> Mapping[str, Any] | None:
+    """The progress of a task in a master's status, with values hidden; None if there is none."""
+    progress = task.get("progress")  # masters of older versions do not send it
+    if progress is None:
+        return None
+    return {"percent": progress["percent"], "text": redaction.text(progress["text"])}
 
 
 @dataclass(slots=True)

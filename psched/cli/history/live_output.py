@@ -18,7 +18,7 @@ from psched.app import CLOCK
 from psched.base.clock import Clock
 from psched.base.errors import NotFoundError, SchemaError, StoreError, TransientStoreError
 from psched.base.retry import Send
-from psched.cli.running_here import serves
+from psched.cli.daemon.masters import serves
 from psched.client.arguments import keeping_output
 from psched.config import Config
 from psched.core.output.output import Output

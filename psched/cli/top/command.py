@@ -20,10 +20,10 @@ from psched.app import CLOCK, open_schedules
 from psched.base.clock import Clock
 from psched.base.errors import PschedError
 from psched.cli import options
+from psched.cli.daemon.masters import table_of
 from psched.cli.exit_status import report_errors
 from psched.cli.other_database import settings_to_read
 from psched.cli.output import are_terminals, one_line
-from psched.cli.running_here import table_of
 from psched.cli.text_table import is_coloured, line_width
 from psched.cli.top.rendering import Place, Window, render, tasks
 from psched.cli.top.screen import Screen, keys_in

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from psched.base.clock import Clock
 from psched.base.errors import PschedError, StoreError, TransientStoreError
-from psched.cli.running_here import serves, shown_progress, table_of
+from psched.cli.daemon.masters import serves, shown_progress, table_of
 from psched.cli.shown import result, shown_pause
 from psched.cli.time_format import short_time
 from psched.client.collection import ScheduleCollection

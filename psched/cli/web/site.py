@@ -10,7 +10,7 @@ import jinja2
 
 from psched.base.errors import InvalidError, NotFoundError, PschedError
 from psched.base.texts import storable, visible
-from psched.cli.running_here import table_of
+from psched.cli.daemon.masters import table_of
 from psched.cli.time_format import local_times
 from psched.cli.top.snapshot import Reader
 from psched.cli.web.pages import PAGES, Asked, Page
