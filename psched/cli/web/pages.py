@@ -10,9 +10,8 @@ from urllib.parse import urlencode
 from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
 from psched.base.texts import visible
 from psched.cli.history.alerts import OPEN_ALERTS, sentence
-from psched.cli.history.asked_output import PRINTED_NOTHING, why_not_kept
 from psched.cli.history.live_output import SOON, find_live
-from psched.cli.history.logs import about_output
+from psched.cli.history.logs import PRINTED_NOTHING, about_output, why_not_kept
 from psched.cli.schedules.listing import SHOWN_STATES, find_rows, last_runs_of, usual_columns
 from psched.cli.schedules.show import (
     durations_line,
