@@ -105,6 +105,15 @@ def shown_pause(pause: Pause, time: Callable[[int], str], *, since: bool) -> str
     return f"{began}{until}by {pause.note}"
 
 
+def late_by(row: Row, now: float) -> float | None:
+    """For how many seconds a row has been due; None if it does not tell.
+
+    A row that was inserted by plain SQL can have the time 0, which means at once.
+    """
+    due = row.next_run_time
+    return None if due is None or due <= 0 else max(0.0, now - due)
+
+
 def overdue(each: "UpcomingTime", row: Row, now: float) -> str | None:
     """For how long one of the next runs has been due: ``due for 58 s``; None if it is not due."""
     runs = row.owner is not None and each.time == row.next_time
@@ -189,10 +198,9 @@ def _next_in_short(listed: Listed, view: View) -> str:
     """
     row, now = listed[0], view.now
     status = shown_status(row, now)
-    if status == DUE and row.next_run_time is not None:
-        late = int(now) - row.next_run_time
-        # A row that was inserted by plain SQL can have the time 0, which means at once.
-        return f"{format_span(late, most=2)} late" if late and row.next_run_time > 0 else "now"
+    if status == DUE:
+        late = int(late_by(row, now) or 0)
+        return f"{format_span(late, most=2)} late" if late else "now"
     if status == PAUSED:
         return "-"  # its next_run_time is the end of the pause
     instant = row.next_run_time if row.owner is None else row.next_time

@@ -13,7 +13,7 @@ from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
 from psched.cli.other_database import settings_to_read
-from psched.cli.shown import DUE, columns_for, error_lines, run_object, shown_status
+from psched.cli.shown import DUE, columns_for, error_lines, late_by, run_object, shown_status
 from psched.cli.text_table import FIRST_ROWS, View, print_table
 from psched.cli.time_format import format_distance, format_span, parse_since
 from psched.client.collection import ScheduleCollection
@@ -170,9 +170,8 @@ def prospect(row: Row, now: float) -> str:
         return f"it is {status}"
     if status == WAITING:
         return f"its next run is {format_distance(row.next_run_time - now)}"
-    late = int(now - row.next_run_time)
-    # A row that was inserted by plain SQL can have the time 0, which means at once.
-    return f"it has been due for {format_span(late)}" if row.next_run_time > 0 else "it is due"
+    late = late_by(row, now)
+    return "it is due" if late is None else f"it has been due for {format_span(int(late))}"
 
 
 def _nothing(settings: Config, *, all_of_them: bool) -> str:

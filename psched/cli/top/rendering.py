@@ -16,7 +16,7 @@ from psched.cli.text_table import (
     width_of,
     widths_of,
 )
-from psched.cli.time_format import format_span, format_time, local_times, short_time
+from psched.cli.time_format import format_span, format_time, format_took, local_times, short_time
 from psched.cli.top.snapshot import (
     MOST_ROWS,
     ComingTask,
@@ -56,10 +56,6 @@ def _text(text: str) -> str:
     return one_line(text[:_LONGEST])
 
 
-def _duration(seconds: float | None) -> str:
-    return "" if seconds is None else format_duration(seconds)
-
-
 def _progress(task: RunningTask, _view: View) -> str:
     parts = [] if task.status == RUNNING else [task.status]
     if task.attempt > 1:
@@ -88,8 +84,8 @@ _REASON: Column[LateTask | FailedTask | PausedTask] = Column(
 )
 
 _RUNNING: Sequence[Column[RunningTask]] = (
-    Column("ELAPSED", lambda task, _: _duration(task.elapsed)),
-    Column("USUAL", lambda task, _: _duration(task.usual)),
+    Column("ELAPSED", lambda task, _: format_took(task.elapsed)),
+    Column("USUAL", lambda task, _: format_took(task.usual)),
     Column("PROGRESS", _progress),
 )
 _COMING: Sequence[Column[ComingTask]] = (

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from psched.base.clock import Clock
 from psched.base.errors import PschedError, StoreError, TransientStoreError
 from psched.cli.daemon.masters import serves, shown_progress, table_of
-from psched.cli.shown import result, shown_pause
+from psched.cli.shown import late_by, result, shown_pause
 from psched.cli.time_format import short_time
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
@@ -435,13 +435,10 @@ class Reader:
         return changed(made, percent=progress["percent"], text=progress["text"] or "")
 
     def _late(self, row: Row, shown: Row, now: float) -> LateTask:
-        due = row.next_run_time
-        # A row that was inserted by plain SQL can have the time 0, which means at once.
-        late = None if due is None or due <= 0 else max(0.0, now - due)
         reason = self._paused(shown, now, "paused ")
         if row.owner is not None:
             reason = "its lease has ended: its worker died"
-        return LateTask(key=row.key, type=row.type, late=late, reason=reason)
+        return LateTask(key=row.key, type=row.type, late=late_by(row, now), reason=reason)
 
     def _coming(self, row: Row) -> ComingTask:
         return ComingTask(
