@@ -33,7 +33,7 @@ _SUBCOMMANDS = {
         "Check that every occurrence ran once or has a reason.",
     ),
     "trigger": ("cli.operate.commands:trigger", "Run schedules now, beside their regular runs."),
-    "backfill": ("cli.operate.backfill:backfill", "Run the missed times of a period."),
+    "backfill": ("cli.operate.commands:backfill", "Run the missed times of a period."),
     "stop": ("cli.operate.commands:stop", "Stop what runs now: its schedule goes on."),
     "cancel": ("cli.operate.commands:cancel", "Cancel tasks or schedules: they run no more."),
     "force-finish": ("cli.operate.commands:force_finish", "Mark tasks or schedules as finished."),

@@ -24,7 +24,7 @@ from psched.runner.messages import ProgramEnd
 _OWN = (
     "psched.runner.runner",
     "psched.runner.coroutines",
-    "psched.application.calling",
+    "psched.application.dispatch",
     "psched.application.function",
 )
 """The modules whose frames are left out at the beginning of a traceback, like those of asyncio."""

@@ -18,8 +18,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from psched.application.calling import call_handler
-from psched.application.dispatch import Dispatch
+from psched.application.dispatch import Dispatch, call_handler
 from psched.application.task import Holder, Task
 from psched.base.compression import LARGEST
 from psched.base.errors import (

@@ -11,8 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast,
 from typing_extensions import override
 
 from psched.app import ConfigLike, open_schedules, read_config
-from psched.application.calling import running_task
-from psched.application.dispatch import Dispatch, Routes, check_handler
+from psched.application.dispatch import Dispatch, Routes, check_handler, running_task
 from psched.application.function import TaskFunction, check_options
 from psched.application.task import Task
 from psched.base.errors import InvalidError, LoadError

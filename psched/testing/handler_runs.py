@@ -8,8 +8,7 @@ from typing import Any, Unpack
 
 from typing_extensions import override
 
-from psched.application.calling import call_handler
-from psched.application.dispatch import check_handler
+from psched.application.dispatch import call_handler, check_handler
 from psched.application.function import TaskFunction
 from psched.application.task import Holder, Task, assignment
 from psched.base.errors import InvalidError, NotSupportedError, described

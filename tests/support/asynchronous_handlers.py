@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from psched.application import Base
-from psched.application.calling import running_task
+from psched.application.dispatch import running_task
 from psched.base.errors import ProcessStopError
 from psched.runner.coroutines import Cancellation
 from support.misbehaving_handlers import note

@@ -13,7 +13,7 @@ import pytest
 import psched
 import psched.testing
 from psched.application import Dispatch
-from psched.application.calling import running, running_task
+from psched.application.dispatch import running, running_task
 from psched.application.function import TaskFunction
 from psched.application.task import Task, assignment
 from psched.base.errors import AlreadyExistsError, ConfigError, InvalidError
