@@ -182,7 +182,8 @@ def _task(fleet: "Fleet") -> dict[str, dict[str, Any]]:
             ended = fleet.wait_for_ends(key, [key], ended)
         fleet.stop()
         worker = _last(records, "settled")
-        runner = _last(records, "exit", "runner/runner.py")
+        # The fork server does not go through this file.
+        runner = _last(records, "exit", "runner/stop.py")
     return {"worker": _counted(worker), "runner": _counted(runner)}
 
 

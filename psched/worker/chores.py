@@ -202,9 +202,7 @@ class Janitor:
         self.due = self._clock.monotonic() + _PURGE_INTERVAL * self._rng.uniform(0, 1)
 
     def purge(self) -> None:
-        """Purge if a purge is due."""
-        if self._clock.monotonic() < self.due:
-            return
+        """Purge once; call this when it is ``due``."""
         # The next time is set before the request, so that a purge that fails is not repeated at
         # every tick.
         self.due = self._in(_PURGE_INTERVAL)

@@ -11,8 +11,8 @@ from pathlib import Path
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 LIMITS = {
-    "worker": {"files": 78, "calls": 900, "depth": 19},
-    "runner": {"files": 13, "calls": 110, "depth": 7},
+    "worker": {"files": 55, "calls": 450, "depth": 19},
+    "runner": {"files": 13, "calls": 30, "depth": 7},
     "add": {"files": 100, "modules": 182},
     "list": {"files": 86, "modules": 175},
     "help": {"files": 14, "modules": 44},
