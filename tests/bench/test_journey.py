@@ -11,7 +11,7 @@ from pathlib import Path
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 LIMITS = {
-    "worker": {"files": 55, "calls": 450, "depth": 19},
+    "worker": {"files": 55, "calls": 500, "depth": 19},
     "runner": {"files": 13, "calls": 30, "depth": 7},
     "add": {"files": 100, "modules": 182},
     "list": {"files": 86, "modules": 175},
