@@ -131,12 +131,12 @@ class MonitorKeeper:
 
     def __init__(
         self,
-        workers: Workers,
+        workers: Workers,  # which reaps all children; at a stop, the monitor ends after them
         spawner: Spawner,
         *,
         clock: Clock,
         respawn: Respawn,
-        keep: Callable[[], Sequence[int]],
+        keep: Callable[[], Sequence[int]],  # the descriptors of open log files
         # The master's cgroup, below which the monitor has its own; None if it has none.
         cgroup: Cgroup | None,
     ) -> None:

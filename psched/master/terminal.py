@@ -46,7 +46,8 @@ _LONGEST_NAME = 100  # the most characters of a running task's name in a message
 class Terminal:
     """No terminal; the base class of terminals."""
 
-    has_user = False
+    has_user = False  # whether a user can press Ctrl-C to stop the master
+    # Whether it sends WINCH when the size of its window changes, so that the master must ignore it.
     has_window = False
 
     def look(self) -> None:

@@ -42,13 +42,13 @@ class Workers:
         clock: Clock,
         spawner: Spawner,
         *,
-        draw_nonce: Callable[[], str],
-        keep: Callable[[], Sequence[int]],
+        draw_nonce: Callable[[], str],  # never returns the same text again
+        keep: Callable[[], Sequence[int]],  # the descriptors of open log files, for the workers
         # The master's cgroup, in which each worker's cgroup is created. None if workers have no
         # cgroups of their own.
         cgroup: Cgroup | None,
         nonce_file: NonceFile,
-        inherited: Collection[str],
+        inherited: Collection[str],  # of workers without a process, so their leases can be released
         # Kills what tasks of earlier masters leave; returns whether to call it again. None: nothing
         # does.
         search: Callable[[], bool] | None = None,

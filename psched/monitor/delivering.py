@@ -238,7 +238,7 @@ class Deliveries:
     def __init__(
         self,
         store: Delivered,
-        owner: str,
+        owner: str,  # a text that no other monitor uses
         deliverer: HookCaller,
         *,
         clock: Clock,

@@ -45,7 +45,7 @@ class StoreView:
         self,
         # Creates the store; called when somebody asks for the first time.
         make_store: Callable[[], Store],
-        keys: Sequence[str],
+        keys: Sequence[str],  # those whose last success is wanted
         *,
         clock: Clock,
         faults: FaultLog,

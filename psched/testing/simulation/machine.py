@@ -27,7 +27,7 @@ from psched.worker.worker import Inbox, Worker, clean_up
 
 
 class SimulatedInbox(Inbox):
-    """Receives the signals of a simulated process, and lets it sleep."""
+    """Receives the signals of a simulated process, and lets it sleep after `before_sleep`."""
 
     process: Process
 

@@ -102,12 +102,12 @@ class Simulation:
         hours: float,
         *,
         mix: Sequence[What] = tuple(What),  # the kinds of faults; empty means none
-        steps: Sequence[Step] | None = None,
-        calls: Mapping[int, CallFault] | None = None,
+        steps: Sequence[Step] | None = None,  # what is done, in place of what the seed would draw
+        calls: Mapping[int, CallFault] | None = None,  # faults of requests, by their numbers
         # ``memory``; ``sqlite`` for psched's own store; or what makes another one. Only the one in
         # memory can lose its last commits.
         store: str | MakeStore = "memory",
-        pace: int = 1,
+        pace: int = 1,  # how many times as far apart everything is
         hosts: int | None = None,  # the number of hosts; None draws it
         schedules: int = SCHEDULES,  # the number of schedules at the beginning
         # For how many seconds there is no fault before everything that is due must have run.

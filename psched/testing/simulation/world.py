@@ -99,7 +99,7 @@ class HostClock(Clock):
 
 
 class Process:
-    """A simulated process. ``ended`` is told the result of ``main``, None if it was killed."""
+    """A simulated process, which waits by `pause` only. ``ended`` is told None if it was killed."""
 
     def __init__(
         self, host: Host, main: Callable[[], int], ended: Callable[[int | None], object]

@@ -12,7 +12,7 @@ _PATIENCE = 60.0  # seconds in which an announcement must arrive, far more than 
 
 
 class _Listener:
-    """A store that listens in a thread of its own."""
+    """A store that listens in a thread of its own, which alone uses it."""
 
     def __init__(self, store: Store) -> None:
         assert isinstance(store, Announces)
