@@ -1,6 +1,10 @@
-"""Finds the former schedules of a crontab's lines, so that an edited line keeps its key.
+"""Finds what earlier imports have made: of a crontab's lines, of its host, and of others.
 
-Without this, an edited line would get a new key, and its old and its new version would both run.
+An edited line keeps the key of its former schedule. Otherwise it would get a new key, and its old
+and its new version would both run.
+
+A crontab belongs to a host, and a user's crontab to its user. So the label of the schedules and
+their keys begin with the host, as in ``crontab:db1:php`` and ``db1:php.sessionclean.14a992``.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Tests of the columns for a row's state: owner, fence, attempt, status, version, nonce."""
+"""Tests of the columns for a row's state, of individual settings, and of unusual keys."""
 
 from collections.abc import Mapping
 from dataclasses import replace as changed

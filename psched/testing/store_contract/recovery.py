@@ -1,4 +1,4 @@
-"""Tests of ``recover``, which releases the leases of a worker that has died on a living host."""
+"""Tests of ``recover``, which releases the leases of a dead worker, and of ``purge``."""
 
 from dataclasses import replace as changed
 from math import floor

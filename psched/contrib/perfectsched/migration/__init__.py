@@ -30,6 +30,6 @@ the second case, activating the copy would run a finished task again.
 run at the same time, because a staged copy is deleted only if the old row, read *after* the copy,
 is missing or differs.
 
-Reading order: `source_systems` (what an old row means), `source` and `destination` (the tables),
-`planner` (what to do with one row), `migrator` (the four writes, page by page), `command`.
+Reading order: `source_systems` (what an old row means), `tables` (the old one and psched's),
+`migrator` (what to do with one row, and the four writes, page by page), `command`.
 """

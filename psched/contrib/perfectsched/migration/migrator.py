@@ -1,4 +1,7 @@
-"""Decides for an old row whether and how it is moved to psched's table."""
+"""Moves the rows, page by page, by the four writes that the package's docstring describes.
+
+`Planner` decides for an old row whether and how it is moved.
+"""
 
 import random
 from collections import Counter

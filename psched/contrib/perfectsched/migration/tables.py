@@ -1,4 +1,4 @@
-"""Reads, marks and deletes the rows of the old table."""
+"""The old table, and psched's, in which copies of old rows are staged and become schedules."""
 
 import json
 import random

@@ -1,4 +1,17 @@
-"""Keeps the leases that this process holds in memory: the table has no columns for tokens."""
+"""Claims rows, and sends the requests of a lease's holder: extend, settle, replace the data.
+
+The leases that this process holds are kept in memory, because the table has no columns for tokens.
+Every write is conditional: it changes a row only if the row has not changed since it was read.
+
+**A claim** reads some due rows and then writes one row per statement. Two workers that claim a
+row in the same second would write the same ``timeout``. So only the answer to a statement about
+this one row shows which worker has claimed the row. If that answer is lost, the worker treats the
+row as not claimed; if the claim did succeed, its lease expires.
+
+**The holder's requests** first read the rows and the store's clock. If the answer to an earlier
+request was lost, the rows show whether that request was applied. Every new time is computed from
+the store's clock and written as a literal.
+"""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence

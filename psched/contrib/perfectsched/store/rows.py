@@ -1,4 +1,8 @@
-"""Converts rows of PerfectSched's table to psched's rows, and psched's rows to its rows."""
+"""Converts rows of PerfectSched's table to psched's rows and back; the SQL statements on the table.
+
+Only the table's name and the dialect's fragments are inserted into the SQL text; the configuration
+restricts the name to a plain identifier. All other values are bound.
+"""
 
 import zlib
 from collections.abc import Mapping, Sequence
