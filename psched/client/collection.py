@@ -1152,5 +1152,5 @@ def preload() -> None:
     verbs = ("verbs.editing", "verbs.ending", "verbs.extra_runs", "verbs.pausing", "verbs.skipping")
     for name in ("poller", "selected", "waiting", "writing", *verbs):
         import_module(f"psched.client.{name}")
-    for name in ("history.why.explain", "output.output", "preview"):
-        import_module(f"psched.core.{name}")
+    for name in ("core.output.output", "core.preview", "reports.why.explain"):
+        import_module(f"psched.{name}")

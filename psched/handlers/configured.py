@@ -1,20 +1,117 @@
-"""The handlers of a configuration: a dispatch or a single handler, and the built-in handlers."""
+"""The handlers of a configuration: a dispatch, a script or a program, and the built-in handlers."""
 
+import inspect
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
 from psched.application.dispatch import Dispatch, check_handler, load_dispatch
 from psched.application.task import Task
-from psched.base.errors import LoadError
+from psched.base import loader
+from psched.base.errors import AlreadyExistsError, InvalidError, LoadError
 from psched.base.file_rights import refusal_of_file
 from psched.config import Config
 from psched.handlers.exec import Exec, Program
-from psched.handlers.push import Push
-from psched.handlers.script import load_script
+
+
+class Push:
+    """Type ``push``: submits a task for each occurrence; the queue runs and retries that task.
+
+    The submitted task's key is the occurrence's idempotency key, ``key.scheduled_time``, so that
+    an occurrence that is attempted twice submits only one task. The schedule's data describe the
+    task:
+
+    ===============  ====================================================================
+    ``type``         the task's type
+    ``data``         the task's data
+    ``options``      further arguments of `psched.ScheduleCollection.push`, by name
+    ===============  ====================================================================
+    """
+
+    # True: a return from ``run`` finishes the occurrence for every value of the setting
+    # ``on_return``.
+    finishes_by_returning: ClassVar[bool] = True
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._type: Any = task.data.get("type")
+        self._data, self._options = task.data.get("data", {}), task.data.get("options", {})
+        if not isinstance(self._type, str) or not self._type:
+            raise InvalidError("data", '"type" must name the type of the task to submit')
+        for name, value in (("data", self._data), ("options", self._options)):
+            if not isinstance(value, Mapping):
+                raise InvalidError("data", f'"{name}" must be an object')
+        if refused := sorted({"type", "data", "connection", "key"} & {*self._options}):
+            raise InvalidError("data", f'"options" must not hold {", ".join(refused)}')
+
+    def run(self) -> None:
+        """Submit the task, unless an earlier attempt has submitted it."""
+        with suppress(AlreadyExistsError):
+            self._task.schedules.push(
+                self._task.idempotency_key, self._type, self._data, **self._options
+            )
+
+
+_DEFAULT_CLASS = "Run"
+"""The class that runs tasks if ``script_class`` is not set; PerfectQueue's default."""
+
+
+def load_script(script: Sequence[str], class_name: str | None) -> type[Any]:
+    """Import a script and return its handler class; ``kill``, if defined, accepts a reason."""
+    path, *arguments = script
+    # sys.path and sys.argv are set as Python sets them for a script, because the script may import
+    # modules from its folder and read its arguments.
+    loader.extend_path([str(Path(path).parent)])
+    sys.argv = [path, *arguments]
+    if not path.endswith(".py"):
+        raise LoadError(f"script: {path!r} is not a Python file; its name must end in .py")
+    module = loader.load_module(path)
+    found = _default_class(module) if class_name is None else getattr(module, class_name, None)
+    if not inspect.isclass(found):
+        raise LoadError(f"script: there is no class {class_name or _DEFAULT_CLASS!r} in {path!r}")
+    return _with_reason(check_handler(found, f"script: {path}"))
+
+
+def _default_class(module: ModuleType) -> Any:  # noqa: ANN401  # the script may assign anything to Run
+    if hasattr(module, _DEFAULT_CLASS):
+        return getattr(module, _DEFAULT_CLASS)
+    classes = [
+        each
+        for each in vars(module).values()
+        if inspect.isclass(each) and each.__module__ == module.__name__ and hasattr(each, "run")
+    ]
+    if len(classes) != 1:
+        names = ", ".join(each.__name__ for each in classes) or "none"
+        raise LoadError(
+            f"script: {module.__file__!r} should have one class with run(), but has {names};"
+            " set script_class to the one to use, or call it Run"
+        )
+    return classes[0]
+
+
+def _with_reason(handler: type[Any]) -> type[Any]:
+    """Return a handler class whose ``kill`` accepts a reason.
+
+    If the class's own ``kill`` has no parameter, as in PerfectQueue, return a subclass that ignores
+    the reason; otherwise return the class itself.
+    """
+    kill = getattr(handler, "kill", None)
+    if not inspect.isfunction(kill) or len(inspect.signature(kill).parameters) != 1:
+        return handler
+
+    class Killable(handler):  # type: ignore[misc]  # the base is only known at run time
+        def kill(self, _reason: str) -> None:
+            super().kill()
+
+    Killable.__name__ = handler.__name__
+    return Killable
+
 
 _BUILT_IN: Mapping[str, Any] = {"exec": Exec, "push": Push}
 """The handler of each built-in type; it serves the type if the user's dispatch has no route."""

@@ -10,9 +10,9 @@ task. What keeps two workers from running one occurrence at the same time:
 * The lease ends only when no process of the task is left (`has_ended`), and the store ends it only
   for the token of its claim (`settle`).
 
-The three outcomes of a settlement (`_record`): it was applied; it was refused, because the lease had
-ended or was taken over; or nobody knows, because the answer is lost. Then it is sent again until it
-is answered. An unknown claim is asked for, see `psched.worker.unknown_claims`.
+The three outcomes of a settlement (`_record`): it was applied; it was refused, because the lease
+had ended or was taken over; or nobody knows, because the answer is lost. Then it is sent again
+until it is answered. An unknown claim is asked for, see `psched.worker.unknown_claims`.
 """
 
 import logging
