@@ -20,7 +20,7 @@ from sqlalchemy import make_url
 import harness
 import psched
 from harness import Sample
-from psched.stores.sql.history.statements import AUDIT_COLUMNS
+from psched.stores.sql.history import AUDIT_COLUMNS
 
 COLUMNS = (
     "id", "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "settled_by",

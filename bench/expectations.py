@@ -58,7 +58,7 @@ def remember(store: Any) -> None:  # noqa: ANN401
     now = round(store.now() * 1000)
     keys = [row.key for row in store.rows()]
     for start in range(0, len(keys), BATCH):
-        store.record(
+        store.history.record(
             [
                 RunRecord(
                     key=key,
@@ -87,7 +87,7 @@ def judged(store: Any, expect: dict[str, Any], minutes: int) -> Sample:  # noqa:
         return query(store, *arguments)
 
     store._query = counting
-    judge = Judge(store, settings, clock=clock, rng=random.Random(1))  # noqa: S311  # jitter
+    judge = Judge(store, store.alerts, settings, clock=clock, rng=random.Random(1))  # noqa: S311  # jitter
     end = clock.monotonic() + 60 * minutes
     while clock.monotonic() < end:
         begun = time.perf_counter()

@@ -142,10 +142,14 @@ def large(given: Any, kind: str, url: str) -> dict[str, Any]:  # noqa: ANN401
             "covering": RunSelection(key="k7", covering=size // KEYS // 2),
         }
         contestants = {
-            name: lambda selection=selection, store=store: timed(lambda: [*store.runs(selection)])
+            name: lambda selection=selection, store=store: timed(
+                lambda: [*store.history.runs(selection)]
+            )
             for name, selection in reads.items()
         }
-        contestants["trim_a_key"] = lambda store=store: timed(lambda: store.trim_key("k8", 10**9))
+        contestants["trim_a_key"] = lambda store=store: timed(
+            lambda: store.history.trim_key("k8", 10**9)
+        )
         samples = harness.rounds(given.rounds, contestants)
         samples |= harness.rounds(given.rounds, {"lease": lambda store=store: leased(store)})
         figures = {name: harness.medians(these) for name, these in samples.items()}
@@ -187,7 +191,7 @@ def timed(work: Callable[[], object]) -> Sample:
 def fill(store: Any, kind: str, table: str, size: int) -> None:  # noqa: ANN401
     """Fill a history: ``KEYS`` keys in turn, then what is there again and again."""
     first = min(size, KEYS)
-    store.record([record(f"k{number}") for number in range(first)])
+    store.history.record([record(f"k{number}") for number in range(first)])
     columns = "type, owner, fence, ended, attempt, started, outcome, fate, host"
     quote = store._connector.quote
     have = first

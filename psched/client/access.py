@@ -12,7 +12,7 @@ from psched.client.arguments import stored_key
 from psched.client.auditor import Auditor
 from psched.config import Config
 from psched.core.model import Row
-from psched.core.operations.announcing import Announces, AnnouncesInTransaction, TellsOfCommit
+from psched.core.operations.announcing import AnnouncesInTransaction, TellsOfCommit
 from psched.core.store_protocol import CallersTransaction, Store
 
 NOTIFY = "notify"
@@ -66,11 +66,11 @@ class Access:
         if self.hint is None:
             return
         self.hint()
-        store: object = self.store
-        if self.settings.wake == NOTIFY and isinstance(store, Announces):
+        announcements = self.store.announcements
+        if self.settings.wake == NOTIFY and announcements is not None:
             # The change was made, whether others are told or not.
             with suppress(PschedError):
-                store.announce()
+                announcements.announce()
 
     def wake_after(self, transaction: CallersTransaction, rows: Iterable[Row]) -> None:
         """Wake a worker when the caller's transaction, in which rows were added, has committed."""

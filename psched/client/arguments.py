@@ -48,23 +48,23 @@ _KEY_OF_TYPE = 200
 
 
 def keeping_history(store: Store) -> KeepsHistory:
-    """The store, if it can keep a run history and an audit trail."""
-    if not isinstance(store, KeepsHistory):
+    """What keeps the run history and the audit trail of a store."""
+    if store.history is None:
         raise NotSupportedError(
             "this store keeps no run history and no audit trail; psched's own table keeps both, and"
             " so does a store of your own that has the methods of KeepsHistory"
         )
-    return store
+    return store.history
 
 
 def keeping_output(store: Store) -> KeepsOutput:
-    """The store, if it can keep what tasks print."""
-    if not isinstance(store, KeepsOutput):
+    """What keeps what the tasks of a store print."""
+    if store.output is None:
         raise NotSupportedError(
             "this store does not keep what tasks print; psched's own table does, and so does a"
             " store of your own that has the methods of KeepsOutput"
         )
-    return store
+    return store.output
 
 
 def earliest(since: Since, now: Callable[[], float]) -> int:

@@ -133,7 +133,7 @@ class Auditor:
     @cached_property
     def is_able(self) -> bool:
         """Whether the store has the capability; its tables can still be missing."""
-        return isinstance(self._store, KeepsHistory)
+        return self._store.history is not None
 
     @contextmanager
     def noting(self, note: str | None) -> Iterator[None]:
@@ -248,15 +248,15 @@ class Auditor:
         )
 
     def _write(self, records: Sequence[AuditRecord]) -> None:
-        store = self._store
-        if not records or not isinstance(store, KeepsHistory):
+        history = self._store.history
+        if not records or history is None:
             return
         written = 0
         try:
-            if store.history_problem() is not None:
+            if history.problem() is not None:
                 return  # `psched check` shows it
             for start in range(0, len(records), _TRANSACTION):
-                self._write_once(store, records[start : start + _TRANSACTION])
+                self._write_once(history, records[start : start + _TRANSACTION])
                 written = start + _TRANSACTION
         except PschedError as error:
             self._warn([record.key for record in records[written:]], error)
@@ -270,27 +270,27 @@ class Auditor:
             _log.warning(text, visible(repr(keys[0])), more, error)
         self._is_failing = True
 
-    def _write_once(self, store: KeepsHistory, records: Sequence[AuditRecord]) -> None:
+    def _write_once(self, history: KeepsHistory, records: Sequence[AuditRecord]) -> None:
         """Write records in one transaction, once even if the answer is lost."""
         begun, is_unknown = self._clock.boottime(), False
 
         def request() -> None:
             nonlocal is_unknown
-            if is_unknown and self._is_written(store, records[0], begun):
+            if is_unknown and self._is_written(history, records[0], begun):
                 return
             try:
-                store.audit(records)
+                history.audit(records)
             except UnknownOutcomeError:
                 is_unknown = True
                 raise
 
         self._send(request)
 
-    def _is_written(self, store: KeepsHistory, record: AuditRecord, begun: float) -> bool:
+    def _is_written(self, history: KeepsHistory, record: AuditRecord, begun: float) -> bool:
         # The store may show whole seconds only, so one more second is searched.
         since = self._store.now() - (self._clock.boottime() - begun) - 1
         newest = AuditSelection(key=record.key, since=int(since * 1000), limit=_NEWEST)
-        return any(changed(each, id=None, time=None) == record for each in store.audits(newest))
+        return any(changed(each, id=None, time=None) == record for each in history.audits(newest))
 
 
 def _definition(row: Row | None) -> dict[str, Any]:

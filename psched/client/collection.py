@@ -29,18 +29,17 @@ from psched.client.arguments import (
 from psched.client.auditor import Auditor, Author, this_process
 from psched.core.columns import check_number
 from psched.core.definition import parse_row
-from psched.core.history.protocol import AuditSelection, FindsLastRuns, KeepsHistory, RunSelection
+from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
 from psched.core.history.records import FAILED_FATES, FAILURES, GONE_AFTER, Fate, Outcome
 from psched.core.history.run import Run, TaskEnd
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.operations.extra_runs import QUEUE
-from psched.core.operations.overview import DURATIONS, SummarizesRuns, durations_of, overview_of
-from psched.core.operations.pauses import PausesTypes, ShownAsPaused
+from psched.core.operations.overview import DURATIONS, overview_of
+from psched.core.operations.pauses import ShownAsPaused
 from psched.core.schedule import ListOrder, Schedule
 from psched.core.schedule_metadata import ScheduleMetadata
 from psched.core.selection import LARGEST_LIMIT, Selection, check_limit, chosen_texts, selection_of
 from psched.core.shorthands import instant
-from psched.core.store_protocol import CallersTransaction, CountsRows, JoinsTransactions, Store
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -64,7 +63,7 @@ if TYPE_CHECKING:
         PushOptions,
     )
     from psched.core.history.answer import Answer
-    from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
+    from psched.core.history.records import AuditRecord, WorkerRecord
     from psched.core.operations.backfills import Backfill, Stagger
     from psched.core.operations.overview import Overview
     from psched.core.operations.pauses import PauseRule
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
     from psched.core.preview import UpcomingTime
     from psched.core.schedule import Since
     from psched.core.shorthands import Until, When
+    from psched.core.store_protocol import Store
     from psched.triggers.zone import Zone
 
 # What only some programs need is imported in the methods, because a command that lists schedules
@@ -173,11 +173,10 @@ class ScheduleCollection:
     def __len__(self) -> int:
         """The number of schedules. The result is exact even while schedules run.
 
-        The database counts the schedules. A store of your own that cannot count (see `CountsRows`)
-        is read as `list` reads it, so that the result can be wrong while schedules run.
+        The database counts the schedules. A store of your own without a method `Store.count` is
+        read as `list` reads it, so that the result can be wrong while schedules run.
         """
-        store = self._store
-        return self._send(store.count) if isinstance(store, CountsRows) else sum(1 for _ in self)
+        return self._send(self._store.count)
 
     def __bool__(self) -> bool:
         """Always True, as for any connection, so that ``if schedules`` does not ask the store."""
@@ -347,7 +346,7 @@ class ScheduleCollection:
             warnings.warn(WITHOUT_TYPE, stacklevel=2)
         given = {"type": type, "data": data, "run_at": run_at, "timeout": timeout, **more}
         fields = fields_of_push(given)
-        transaction = None if connection is None else self._join(connection)
+        transaction = None if connection is None else self._store.join_transaction(connection)
         now = cache(self.now) if transaction is None else transaction.now
         key = self._new_key(type, now) if key is None else key
         with naming_arguments([given]):
@@ -358,11 +357,6 @@ class ScheduleCollection:
             transaction.add([row], nonce=self.access.draw_nonce())
             self.access.wake_after(transaction, [row])
         return self[key]
-
-    def _join(self, connection: object) -> CallersTransaction:
-        if not isinstance(self._store, JoinsTransactions):
-            raise NotSupportedError("connection: this store cannot join a transaction")
-        return self._store.join_transaction(connection)
 
     def push_many(self, tasks: Iterable[NewTask]) -> Sequence[Schedule]:
         """Submit many tasks in a few round trips: either all of them are pushed, or none.
@@ -624,11 +618,9 @@ class ScheduleCollection:
         None, because they can be large; `runs` reads them.
 
         Raises:
-            NotSupportedError: the store keeps no run history, or cannot find these runs.
+            NotSupportedError: the store keeps no run history.
         """
         history = self._history()
-        if not isinstance(history, FindsLastRuns):
-            raise NotSupportedError("this store cannot find the last runs of many keys")
         found = self._send(lambda: history.last_runs(keys))
         return {key: Run(record, self._zone) for key, record in found.items()}
 
@@ -668,7 +660,7 @@ class ScheduleCollection:
             limit=limit,
         )
         store = keeping_output(self._store)
-        if (problem := self._send(store.output_problem)) is not None:
+        if (problem := self._send(store.problem)) is not None:
             raise NotSupportedError(f"no output is kept: {problem}")
         records = read_each(self._send, self._send(lambda: store.outputs(selection)))
         return (Output(each, self._zone) for each in islice(records, limit))
@@ -707,7 +699,7 @@ class ScheduleCollection:
     def _history(self) -> KeepsHistory:
         """The store, if it keeps a history now."""
         history = keeping_history(self._store)
-        if (problem := self._send(history.history_problem)) is not None:
+        if (problem := self._send(history.problem)) is not None:
             raise NotSupportedError(f"there is no run history: {problem}")
         return history
 
@@ -752,7 +744,7 @@ class ScheduleCollection:
             since=None if since is None else self._earliest(since),
             limit=limit,
         )
-        return read_each(self._send, self._send(lambda: store.alerts(selection)))
+        return read_each(self._send, self._send(lambda: store.find_alerts(selection)))
 
     def close_alerts(self, alerts: Sequence[Alert], text: str) -> Sequence[Alert]:
         """Close open alerts by hand. The same incident is not told of again.
@@ -771,17 +763,15 @@ class ScheduleCollection:
         return self._send(lambda: store.close_alerts(alerts, text))
 
     def _alerts(self) -> KeepsAlerts:
-        from psched.core.alerts.protocol import KeepsAlerts  # noqa: PLC0415
-
-        store = self._store
-        if not isinstance(store, KeepsAlerts):
+        keeping = self._store.alerts
+        if keeping is None:
             raise NotSupportedError(
                 "this store keeps no alerts; psched's own table does, and so does a store of your"
                 " own that has the methods of KeepsAlerts"
             )
-        if (problem := self._send(store.alerts_problem)) is not None:
+        if (problem := self._send(keeping.problem)) is not None:
             raise NotSupportedError(f"there are no alerts: {problem}")
-        return store
+        return keeping
 
     # --- the present ------------------------------------------------------------------------
 
@@ -810,7 +800,7 @@ class ScheduleCollection:
             SchemaError: the tables of the run history do not exist.
         """
         history = keeping_history(self._store)
-        return self._send(lambda: durations_of(history, keys, most))
+        return self._send(lambda: history.durations(keys, most))
 
     def failures(self, since: int, *, among: int = 10_000, limit: int = 100) -> Sequence[Run]:
         """Read the newest failures, the newest first; `psched history --failed` shows the same.
@@ -826,11 +816,8 @@ class ScheduleCollection:
         """
         history = keeping_history(self._store)
         earliest = 1000 * since
-        if isinstance(history, SummarizesRuns):
-            found = self._send(lambda: history.failures(since=earliest, among=among, limit=limit))
-            return [Run(record, self._zone) for record in found]
-        newest = self._send(lambda: history.runs(RunSelection(since=earliest, limit=among)))
-        return [Run(record, self._zone) for record in islice(filter(_has_failed, newest), limit)]
+        found = self._send(lambda: history.failures(since=earliest, among=among, limit=limit))
+        return [Run(record, self._zone) for record in found]
 
     def live_workers(self) -> Sequence[WorkerRecord]:
         """The workers that are alive, as far as their records tell; each writes one a minute.
@@ -1038,8 +1025,8 @@ class ScheduleCollection:
 
     def pauses(self) -> Sequence[PauseRule]:
         """The pauses of types and of everything that hold now."""
-        store: object = self._store
-        rules = self._send(store.pause_rules) if isinstance(store, PausesTypes) else ()
+        stored = self._store.pauses
+        rules = () if stored is None else self._send(stored.pause_rules)
         if not rules:
             return ()
         now = self.now()
@@ -1138,10 +1125,6 @@ def _known(
     if unknown := chosen - {*known}:
         raise InvalidError(field, f"{min(unknown)!r} is unknown; choose from {', '.join(known)}")
     return chosen
-
-
-def _has_failed(record: RunRecord) -> bool:
-    return record.outcome in FAILURES or record.fate in FAILED_FATES
 
 
 def preload() -> None:

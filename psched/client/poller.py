@@ -24,7 +24,6 @@ from psched.client.writing import LostAnswers
 from psched.core.columns import encode, payload_text
 from psched.core.definition import history_setting
 from psched.core.history.changes import Gap
-from psched.core.history.protocol import HandsBackRecords, KeepsHistory
 from psched.core.history.recording import Recorder, StoreClock
 from psched.core.history.records import Attempt, Outcome, RunRecord
 from psched.core.model import Decision, Finish, Quarantine, Release, Retry, Row, Settlement
@@ -85,32 +84,31 @@ class Poller:
 
     def record(self, row: Row, record: RunRecord | None) -> None:
         """Write a record that belongs to no settlement; a failure is ignored."""
-        store: object = self.store
-        if record is None or not isinstance(store, KeepsHistory):
+        if record is None or (history := self.store.history) is None:
             return
         if history_setting(row, self.settings) == "none":
             return
         with suppress(PschedError):
-            store.record([record])
+            history.record([record])
 
     def write_records(self, nonce: str) -> None:
         """Write the records that the store has not written with their settlements.
 
         If this fails, too, it is noted that they may be lost, and the next call tries again.
         """
-        store: object = self.store
-        if not isinstance(store, HandsBackRecords) or not store.unwritten:
+        history = self.store.history
+        if history is None or not history.unwritten:
             return
-        waiting = [*store.unwritten]
+        waiting = [*history.unwritten]
         try:
-            store.record(waiting)
-            store.unwritten.clear()
+            history.record(waiting)
+            history.unwritten.clear()
         except PschedError:
             first = min(record.scheduled_time for record in waiting)
             last = max(record.last for record in waiting)
             gap = Gap(nonce=nonce, first=first, last=last, lost=len(waiting))
             with suppress(PschedError):
-                store.audit([gap.note(self.recorder.host)])
+                history.audit([gap.note(self.recorder.host)])
 
     def _task_of(self, leased: Row, now: float, sent: float) -> Task | None:
         """Return the task of a leased row; None if there is nothing to run, or the lease was lost.
@@ -161,11 +159,11 @@ class Poller:
             return quarantine(row, str(error))
         if needed is None:
             return None
-        store, key = self.store, needed[0]
-        if not isinstance(store, HoldsSchedules):
+        able, key = self.store.holds, needed[0]
+        if able is None:
             return quarantine(row, unsupported(key))
         hold = {key: self.access.draw_nonce()}
-        if self.send(partial(self.hold, store, hold, self.lease_time(row))):
+        if self.send(partial(self.hold, able, hold, self.lease_time(row))):
             return hold
         found = self.send(partial(self.store.look, [key])).get(key)
         own = run.definition.settings
@@ -259,13 +257,9 @@ class _CallersLease(Holder):
         length = poller.lease_time(self._row)
 
         def request() -> bool:
-            sent, hold, store = poller.clock.boottime(), self._hold, poller.store
+            sent, hold, able = poller.clock.boottime(), self._hold, poller.store.holds
             # The hold is extended first, so that it lasts as long as the lease.
-            if (
-                hold is not None
-                and isinstance(store, HoldsSchedules)
-                and not poller.hold(store, hold, length)
-            ):
+            if hold is not None and able is not None and not poller.hold(able, hold, length):
                 return False
             held = poller.store.extend(
                 leases, alive_time=poller.settings.alive_time, shortest=length
@@ -300,11 +294,11 @@ class _CallersLease(Holder):
 
     def release_schedule(self) -> None:
         """End the hold of the schedule, because its extra run has ended or was not started."""
-        poller, hold, store = self._poller, self._hold, self._poller.store
-        if hold is not None and isinstance(store, HoldsSchedules):
+        poller, hold, able = self._poller, self._hold, self._poller.store.holds
+        if hold is not None and able is not None:
             # Else the hold ends by itself; what the task has decided is stored already.
             with suppress(TransientStoreError):
-                poller.send(lambda: store.release(hold))
+                poller.send(lambda: able.release(hold))
 
     def _refuse_if_over(self, attempt: Attempt | None = None) -> None:
         """Refuse a request if the lease is over; record the attempt that has ended, if one has."""

@@ -69,7 +69,7 @@ class Verifier:
     def verify(self, since: float, keys: Sequence[str] = ()) -> Findings:
         """Check everything since a time."""
         keys = [stored_key(key) for key in keys]
-        if (problem := self._send(self._history.history_problem)) is not None:
+        if (problem := self._send(self._history.problem)) is not None:
             raise NotSupportedError(problem)
         now = self._send(self._store.now)
         keep = self._settings.history_keep

@@ -23,10 +23,8 @@ from psched.base.errors import (
 from psched.base.texts import visible
 from psched.client.access import Access, read_row
 from psched.core.declare import redeclare
-from psched.core.history.protocol import KeepsHistory
 from psched.core.history.records import RunRecord
 from psched.core.model import Row
-from psched.core.store_protocol import ReplacesAndRecords, ReplacesMany
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -136,8 +134,8 @@ def replace(
 
 def _replace_and_record(access: Access, seen: Row, new: Row, records: Sequence[RunRecord]) -> bool:
     store = access.store
-    if records and isinstance(store, ReplacesAndRecords):
-        return store.replace_and_record(seen, new, records)
+    if records and store.recorded_changes is not None:
+        return store.recorded_changes.replace_and_record(seen, new, records)
     return store.replace(seen, new)
 
 
@@ -146,12 +144,12 @@ def _record_afterwards(access: Access, records: Sequence[RunRecord]) -> None:
 
     A failure is only logged, because the change stands.
     """
-    store: object = access.store
-    if not records or isinstance(store, ReplacesAndRecords):
+    store = access.store
+    if not records or store.recorded_changes is not None:
         return
-    if isinstance(store, KeepsHistory):
+    if store.history is not None:
         try:
-            access.send(partial(store.record, records))
+            access.send(partial(store.history.record, records))
         except StoreError as error:
             text = "%s was changed, but the run history does not tell what was skipped: %s"
             _log.warning(text, visible(repr(records[0].key)), error)
@@ -159,13 +157,10 @@ def _record_afterwards(access: Access, records: Sequence[RunRecord]) -> None:
 
 def try_to_modify(access: Access, seen: Sequence[tuple[Row, Mapping[str, Any]]]) -> Sequence[bool]:
     """Change rows that have not changed since; see `ScheduleCollection.try_to_modify`."""
-    store = access.store
-    if not isinstance(store, ReplacesMany):
-        return [False] * len(seen)
-    now = cache(store.now)
+    now = cache(access.store.now)
     try:
         changes = [(row, redeclare(row, new, access.settings, now)) for row, new in seen]
-        done = access.send(partial(_replace_many, access, store, changes, LostAnswers()))
+        done = access.send(partial(_replace_many, access, changes, LostAnswers()))
     except (InvalidError, StoreError):
         # One of the changes may be the cause. The caller tries each by itself, which succeeds,
         # or raises the error of that change. A change that was applied is not lost.
@@ -177,10 +172,7 @@ def try_to_modify(access: Access, seen: Sequence[tuple[Row, Mapping[str, Any]]])
 
 
 def _replace_many(
-    access: Access,
-    store: ReplacesMany,
-    changes: Sequence[tuple[Row, Row]],
-    lost: "LostAnswers[None]",
+    access: Access, changes: Sequence[tuple[Row, Row]], lost: "LostAnswers[None]"
 ) -> Sequence[bool]:
     if lost:
         found = access.store.look([seen.key for seen, _ in changes])
@@ -189,7 +181,7 @@ def _replace_many(
         ]
         if any(applied):
             return applied
-    return lost.send(None, lambda: store.replace_many(changes))
+    return lost.send(None, lambda: access.store.replace_many(changes))
 
 
 # --- lost answers ------------------------------------------------------------------------

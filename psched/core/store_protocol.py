@@ -42,22 +42,35 @@ of `psched.core.model.MARKS`. Any client can also set such a status. The holder 
 the mark (`Store.marked`), stops the task while it still holds the lease, and then deletes the row
 or settles it without a next run. Until then no other row can have the key.
 
-**Capabilities.** `Store` contains what every store must do. Each capability that only some stores
-have is a separate protocol, such as `JoinsTransactions`. A store has the capability if it has the
-methods of the protocol.
+**What a store can leave out.** Derive the class from `Store`, and define what it can do. There is
+one rule for the rest: if callers behave differently without something, it is an attribute, which is
+None in a store that lacks it: `Store.history`, `Store.output` and so on. Each is an object of its
+own, or the store itself. If callers need not know, it is a method that is defined here, in a slower
+way that always works, or raises `NotSupportedError`.
 
 The test suite in `psched.testing` checks psched's own stores, and can check others.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
-from psched.base.errors import UnknownOutcomeError
-from psched.core.history.records import RunRecord
-from psched.core.model import Row, Settlement, Token
+from psched.base.errors import NotSupportedError, UnknownOutcomeError
 from psched.core.selection import EVERY_ROW, Selection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from psched.core.alerts.protocol import KeepsAlerts
+    from psched.core.alerts.watching import ReadsLightly
+    from psched.core.history.protocol import KeepsHistory
+    from psched.core.history.records import RunRecord
+    from psched.core.model import Row, Settlement, Token
+    from psched.core.operations.announcing import Announces
+    from psched.core.operations.pauses import PausesTypes
+    from psched.core.output.protocol import KeepsOutput
 
 
 class Settled(Enum):
@@ -131,7 +144,26 @@ class Store(Protocol):
     Besides the errors that a method lists, every method can raise `StoreUnavailableError` (nothing
     was applied), `SchemaError` and `StoreError`. Methods that write can also raise
     `UnknownOutcomeError` (the write may have been applied).
+
+    Attributes:
+        history: the run history, the records of workers and the audit trail.
+        output: what tasks print.
+        alerts: the alerts.
+        pauses: the rules that pause types.
+        holds: keeps schedules from being claimed while extra runs of them are going on.
+        announcements: tells other hosts that rows may be due.
+        light_reads: reads rows without their data, in a few cheap requests.
+        recorded_changes: changes a row and records why, in one transaction.
     """
+
+    history: KeepsHistory | None = None
+    output: KeepsOutput | None = None
+    alerts: KeepsAlerts | None = None
+    pauses: PausesTypes | None = None
+    holds: HoldsSchedules | None = None
+    announcements: Announces | None = None
+    light_reads: ReadsLightly | None = None
+    recorded_changes: ReplacesAndRecords | None = None
 
     def init(self, *, force: bool = False) -> Sequence[str]:
         """Create or upgrade the table and whatever else the store needs.
@@ -327,6 +359,68 @@ class Store(Protocol):
         """Close the connection; the next request opens a new one."""
         ...
 
+    def count(self) -> int:
+        """The number of rows, whatever their status is.
+
+        Without a definition of its own, a store reads every row, so that the number can be wrong
+        while schedules run.
+        """
+        return sum(1 for _ in self.rows())
+
+    def backlog(self, limit: int) -> Backlog:  # noqa: ARG002
+        """Count the rows that a claim could lease now, and say how late the oldest of them is.
+
+        The cost must not grow with the number of due rows above ``limit``. A store may leave out
+        rows whose leases or holds have ended. Workers without a free slot report how many rows wait
+        for one; without a definition of its own, a store reports none.
+
+        Args:
+            limit: the largest number of rows to count.
+        """
+        return Backlog()
+
+    def replace_many(self, changes: Sequence[tuple[Row, Row]]) -> Sequence[bool]:
+        """Replace each row that was not changed or deleted after it was read, in one transaction.
+
+        If an error is raised, none of the rows was replaced; after an `UnknownOutcomeError`, all or
+        none of those that were unchanged. Without a definition of its own, a store replaces none,
+        and the caller replaces each row by itself.
+
+        Args:
+            changes: for each row, the row as the caller has read it, and the row with the new
+                values.
+
+        Returns:
+            For each row, whether it was replaced; see `replace`.
+        """
+        return [False] * len(changes)
+
+    def join_transaction(self, connection: Any) -> CallersTransaction:  # noqa: ANN401, ARG002
+        """Join the transaction on a program's own connection.
+
+        `ScheduleCollection.push` needs this if its argument ``connection`` is set.
+
+        Args:
+            connection: the program's connection, of a type that this store knows.
+
+        Raises:
+            InvalidError: ``connection`` is not of such a type.
+            NotSupportedError: this store cannot join a transaction.
+        """
+        raise NotSupportedError("connection: this store cannot join a transaction")
+
+    def plan_init(self) -> Sequence[tuple[str, str]]:
+        """The statements that `init` would execute, and in words the lock that each takes.
+
+        Nothing is changed. The result is empty if there is nothing to do.
+
+        Raises:
+            NotSupportedError: `init` of this store executes no SQL.
+        """
+        raise NotSupportedError(
+            "this store has no SQL to plan; `psched init` creates what it needs"
+        )
+
 
 class CallersTransaction(Protocol):
     """A transaction that a program has begun on its own connection.
@@ -362,94 +456,8 @@ class Backlog:
     late: float = 0.0
 
 
-@runtime_checkable
-class CountsBacklog(Protocol):
-    """A capability of a `Store`: it can count the due rows without leasing them.
-
-    A worker without a free slot needs this capability to report how many rows wait for a slot.
-    """
-
-    def backlog(self, limit: int) -> Backlog:
-        """Count the rows that a claim could lease now, and say how late the oldest of them is.
-
-        The cost must not grow with the number of due rows above ``limit``. A store may leave out
-        rows whose leases or holds have ended.
-
-        Args:
-            limit: the largest number of rows to count.
-        """
-        ...
-
-
-@runtime_checkable
-class JoinsTransactions(Protocol):
-    """A capability of a `Store`: it can insert rows in a transaction of the calling program.
-
-    `ScheduleCollection.push` needs this capability if its argument ``connection`` is set.
-    """
-
-    def join_transaction(self, connection: Any) -> CallersTransaction:  # noqa: ANN401
-        """Join the transaction on a program's own connection.
-
-        Args:
-            connection: the program's connection, of a type that this store knows.
-
-        Raises:
-            InvalidError: ``connection`` is not of such a type.
-        """
-        ...
-
-
-@runtime_checkable
-class PlansInit(Protocol):
-    """A capability of a `Store`: it says in advance what `Store.init` would do."""
-
-    def plan_init(self) -> Sequence[tuple[str, str]]:
-        """The statements that `Store.init` would execute, and in words the lock that each takes.
-
-        Nothing is changed. The result is empty if there is nothing to do.
-        """
-        ...
-
-
-@runtime_checkable
-class CountsRows(Protocol):
-    """A capability of a `Store`: it can count its rows without reading them.
-
-    ``len`` of a `ScheduleCollection` uses this capability, and otherwise reads every row.
-    """
-
-    def count(self) -> int:
-        """The number of rows, whatever their status is."""
-        ...
-
-
-@runtime_checkable
-class ReplacesMany(Protocol):
-    """A capability of a `Store`: it can replace many rows in one transaction.
-
-    `psched apply` uses this capability. Without it, the rows are replaced one by one.
-    """
-
-    def replace_many(self, changes: Sequence[tuple[Row, Row]]) -> Sequence[bool]:
-        """Replace each row that was not changed or deleted after it was read; see `Store.replace`.
-
-        If an error is raised, none of the rows was replaced; after an `UnknownOutcomeError`, all or
-        none of those that were unchanged.
-
-        Args:
-            changes: for each row, the row as the caller has read it, and the row with the new
-                values.
-
-        Returns:
-            For each row, whether it was replaced.
-        """
-        ...
-
-
-@runtime_checkable
 class HoldsSchedules(Protocol):
-    """A capability of a `Store`: it holds schedules while extra runs of them are going on.
+    """A part of a store: it holds schedules while extra runs of them are going on.
 
     A held row is not claimed, and everything else of it can change as if nobody held it. The hold
     ends by itself after some time, like a lease. `Store.claim` leases no row that is held, and
@@ -494,9 +502,8 @@ class HoldsSchedules(Protocol):
         ...
 
 
-@runtime_checkable
 class ReplacesAndRecords(Protocol):
-    """A capability of a store with a run history: one transaction changes a row and records why."""
+    """A part of a store with a run history: one transaction changes a row and records why."""
 
     def replace_and_record(self, seen: Row, new: Row, records: Sequence[RunRecord]) -> bool:
         """Replace a row as `Store.replace` does, and write records of the run history with it.

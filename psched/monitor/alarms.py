@@ -158,10 +158,6 @@ takes 5 seconds to end, and the pings need 2."""
 _SHORT = 0.1  # the longest pause between two looks for deliveries that have ended
 
 
-class AlertStore(Store, KeepsAlerts, Protocol):
-    """What the loop needs of a store."""
-
-
 class Source(Protocol):
     """Judges something, and raises and closes alerts."""
 
@@ -189,7 +185,8 @@ class AlarmLoop:
 
     def __init__(
         self,
-        store: AlertStore,
+        store: Store,
+        alerts: KeepsAlerts,
         sources: Sequence[Source],
         deliveries: Deliveries,
         outage: Outage,
@@ -199,6 +196,7 @@ class AlarmLoop:
         clock: Clock,
     ) -> None:
         self._store = store
+        self._alerts = alerts
         self._sources = [_Timed(source, clock) for source in sources]
         self._deliveries = deliveries
         self._outage = outage
@@ -264,7 +262,7 @@ class AlarmLoop:
         now = self._clock.monotonic()
         if now < self._usable_until:
             return True
-        if (problem := self._store.alerts_problem()) is not None:
+        if (problem := self._alerts.problem()) is not None:
             self._problems.failed(problem)
             return False
         self._usable_until = now + _REPAIRS
@@ -300,7 +298,7 @@ class AlarmLoop:
         if not self._keep or now < self._trim_at:
             return
         before = round((self._store.now() - self._keep) * 1000)
-        deleted = self._store.trim_alerts(before=before, limit=_TRIMMED)
+        deleted = self._alerts.trim_alerts(before=before, limit=_TRIMMED)
         self._trim_at = now if deleted >= _TRIMMED else now + _TRIMS
 
 

@@ -21,11 +21,11 @@ from psched.config.monitoring.hooks import READ_TEMPLATES, MailHook, TaskHook, W
 from psched.core.alerts.alert import Alert, Delivery, Rule
 from psched.core.alerts.watching import light_rows
 from psched.core.columns import note_of
-from psched.core.history.protocol import KeepsHistory, RunSelection
+from psched.core.history.protocol import RunSelection
 from psched.core.history.records import Outcome
 from psched.core.model import WAITING
 from psched.core.output.output import Output
-from psched.core.output.protocol import KeepsOutput, OutputSelection
+from psched.core.output.protocol import OutputSelection
 from psched.core.store_protocol import Store
 from psched.notify.notification import (
     CLOSED,
@@ -433,19 +433,20 @@ def context_of(store: Store, event: str, alert: Alert) -> Context:
         return Context()
     waits = row.status == WAITING and row.owner is None
     context = Context(note=note_of(row), next_run=row.next_run_time if waits else None)
-    if not isinstance(store, KeepsHistory) or store.history_problem() is not None:
+    history, output = store.history, store.output
+    if history is None or history.problem() is not None:
         return context
     if event == CLOSED:
         if alert.rule in _OF_RUN:
-            runs = store.runs(RunSelection(key=alert.key, since=alert.since, limit=_NEWEST))
+            runs = history.runs(RunSelection(key=alert.key, since=alert.since, limit=_NEWEST))
             ends = (run.outcome for run in runs if run.began <= alert.since + _TOLERANCE)
             context = changed(context, failed=_FAILED.get(next(ends, None) or ""))
         return context
-    if alert.rule in _PRINTED and isinstance(store, KeepsOutput) and not store.output_problem():
+    if alert.rule in _PRINTED and output is not None and not output.problem():
         newest = RunSelection(key=alert.key, with_extra_runs=True, outcomes=_BROKEN, limit=1)
-        for run in store.runs(newest):
+        for run in history.runs(newest):
             place = OutputSelection(key=run.key, scheduled_time=run.scheduled_time, limit=_NEWEST)
-            for record in store.outputs(place):
+            for record in output.outputs(place):
                 if record.attempt == run.attempt:
                     lines = Output(record).text.rstrip().splitlines()[-_LINES:]
                     return changed(context, output="\n".join(lines)[-_CHARACTERS:])

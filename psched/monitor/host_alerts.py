@@ -1,7 +1,6 @@
 """Alerts about this host: due rows wait because no slot is free, or workers have died."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from psched.base.clock import Clock
 from psched.base.texts import counted
@@ -27,10 +26,6 @@ _FORGOTTEN = 3600.0
 _MOST = 1000  # the most open alerts about hosts that are read
 
 
-class HostAlertStore(Store, KeepsHistory, KeepsAlerts, Protocol):
-    """What `HostAlerts` needs of a store."""
-
-
 class HostAlerts:
     """Raises and closes the alerts about this host, and closes those about hosts that are gone.
 
@@ -40,7 +35,9 @@ class HostAlerts:
 
     def __init__(
         self,
-        store: HostAlertStore,
+        store: Store,
+        history: KeepsHistory,
+        alerts: KeepsAlerts,
         settings: Config,
         *,
         host: str,
@@ -50,6 +47,8 @@ class HostAlerts:
         clock: Clock,
     ) -> None:
         self._store = store
+        self._history = history
+        self._alerts = alerts
         self._settings = settings
         self._host = host
         self._observe = observe
@@ -74,7 +73,7 @@ class HostAlerts:
         now = self._clock.monotonic()
         if not (wanted or self._is_any_open or now >= self._look_at):
             return Judged()
-        found = [*self._store.alerts(AlertSelection(key="", only_open=True, limit=_MOST))]
+        found = [*self._alerts.find_alerts(AlertSelection(key="", only_open=True, limit=_MOST))]
         mine = {alert.rule: alert for alert in found if alert.host == self._host}
         if self._ours is None:
             self._ours = {*mine}
@@ -89,7 +88,7 @@ class HostAlerts:
         for rule, alert in mine.items():
             is_old = now >= self._look_at and self._age(alert) > _FORGOTTEN
             if rule in over and (rule in self._ours or is_old):
-                closed += self._store.close_alerts([alert], over[rule])
+                closed += self._alerts.close_alerts([alert], over[rule])
         if now >= self._look_at:
             closed += self._close_gone([alert for alert in found if alert.host != self._host])
             self._look_at = now + _EVERY
@@ -130,7 +129,7 @@ class HostAlerts:
             on_raise=on_raise,
             on_close=on_close,
         )
-        return self._store.raise_alerts([alert])
+        return self._alerts.raise_alerts([alert])
 
     def _age(self, alert: Alert) -> float:
         return self._store.now() - alert.raised / 1000
@@ -139,6 +138,6 @@ class HostAlerts:
         """Close the alerts about hosts that have no worker any more: nobody else would."""
         if not others:
             return ()
-        alive = {each.host for each in self._store.workers(int(self._store.now()) - _GONE)}
+        alive = {each.host for each in self._history.workers(int(self._store.now()) - _GONE)}
         gone = [alert for alert in others if alert.host not in alive]
-        return self._store.close_alerts(gone, "no worker of the host is alive any more")
+        return self._alerts.close_alerts(gone, "no worker of the host is alive any more")

@@ -12,7 +12,6 @@ from contextlib import suppress
 from psched.base.clock import Clock
 from psched.base.errors import PschedError
 from psched.base.fault_log import FaultLog
-from psched.core.operations.announcing import Announces
 from psched.core.store_protocol import Store
 
 _log = logging.getLogger("psched.monitor")
@@ -69,8 +68,8 @@ class Listening:
     def _listen(self) -> None:
         store = self._open_store()
         try:
-            if isinstance(store, Announces):
-                store.listen(self._heard, self._is_over)
+            if store.announcements is not None:
+                store.announcements.listen(self._heard, self._is_over)
         finally:
             with suppress(PschedError):
                 store.disconnect()

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from psched.base.clock import Clock
 from psched.base.errors import StoreError
 from psched.base.fault_log import FaultLog
-from psched.core.history.protocol import KeepsHistory, RunSelection
+from psched.core.history.protocol import RunSelection
 from psched.core.history.records import Fate
-from psched.core.operations.overview import DUE, GivesOverview
+from psched.core.operations.overview import DUE
 from psched.core.store_protocol import Store
 
 _FRESH = 5.0  # seconds for which an answer, or the lack of one, is used again, however many ask
@@ -80,11 +80,11 @@ class StoreView:
         return Seen(_backlog(self._store), self._successes(self._store))
 
     def _successes(self, store: Store) -> Mapping[str, float]:
-        if not self._keys or not isinstance(store, KeepsHistory):
+        if not self._keys or store.history is None:
             return {}
         if self._seen.backlog is not None and self._clock.monotonic() < self._ask_successes_at:
             return self._seen.successes
-        if store.history_problem() is not None:
+        if store.history.problem() is not None:
             return {}
         found = dict(self._seen.successes)
         until = self._clock.monotonic() + _LONGEST
@@ -92,15 +92,15 @@ class StoreView:
             if self._clock.monotonic() > until:
                 break  # the store is slow; what is not asked for stays as it was
             wanted = RunSelection(key=key, fates=frozenset({Fate.FINISHED}), limit=1)
-            for record in store.runs(wanted):
+            for record in store.history.runs(wanted):
                 found[key] = record.ended / 1000
         self._ask_successes_at = self._clock.monotonic() + _FRESH_SUCCESSES
         return found
 
 
 def _backlog(store: Store) -> Backlog | None:
-    if not isinstance(store, GivesOverview):
+    if store.light_reads is None:
         return None
-    seen = store.overview(1)
+    seen = store.light_reads.overview(1)
     since = seen.late[0].next_run_time if seen.late else None
     return Backlog(seen.counts[DUE], max(0.0, seen.now - since) if since else 0.0)

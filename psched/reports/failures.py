@@ -8,7 +8,6 @@ run of its schedule. Each quarantine is an incident, because the row does not ru
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from psched.base.clock import Clock
 from psched.base.texts import counted, cut, visible
@@ -17,7 +16,7 @@ from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
 from psched.core.alerts.watching import light_rows
 from psched.core.definition import settings_of
-from psched.core.history.protocol import FindsLastRuns, FollowsFailures, KeepsHistory, RunSelection
+from psched.core.history.protocol import KeepsHistory, RunSelection
 from psched.core.history.records import Fate, Outcome, RunRecord
 from psched.core.model import ENDED, EXPIRED, FAILED, QUARANTINED, ReasonCode, Row
 from psched.core.operations.extra_runs import schedule_key
@@ -54,10 +53,6 @@ _NEAREST = 30
 """So many records of a schedule are read to find the beginning of an incident."""
 
 
-class FailureStore(Store, KeepsHistory, FollowsFailures, FindsLastRuns, KeepsAlerts, Protocol):
-    """What `Failures` needs of a store."""
-
-
 class Failures:
     """Raises and closes alerts about failed runs, which the history of the store tells.
 
@@ -65,11 +60,20 @@ class Failures:
     """
 
     def __init__(
-        self, store: FailureStore, settings: Config, *, hooks_of: HooksOf, clock: Clock
+        self,
+        store: Store,
+        history: KeepsHistory,
+        alerts: KeepsAlerts,
+        settings: Config,
+        *,
+        hooks_of: HooksOf,
+        clock: Clock,
     ) -> None:
         self._store = store
+        self._history = history
+        self._alerts = alerts
         self._settings = settings
-        self._raising = Raising(store, hooks_of, clock=clock)
+        self._raising = Raising(alerts, hooks_of, clock=clock)
         self._redaction = Redaction(settings.redact)
         self._clock = clock
         self._place: str | None = None
@@ -86,7 +90,7 @@ class Failures:
         An incident that is over already is raised and closed at once, so that it is told. Only when
         the first step finds such an incident, it is left out: it may be long ago.
         """
-        news = self._store.new_failures(self._place, _MOST_NEW)
+        news = self._history.new_failures(self._place, _MOST_NEW)
         records = [record for record in news.records if _identity(record) not in self._seen]
         raised: Sequence[Alert] = ()
         notes = list[str]()
@@ -151,7 +155,9 @@ class Failures:
                 born=born if born <= record.ended else 0,
                 knows_successes=settings.history == "all",
             )
-            [*last] = self._store.alerts(AlertSelection(key=key, rules=frozenset({rule}), limit=1))
+            [*last] = self._alerts.find_alerts(
+                AlertSelection(key=key, rules=frozenset({rule}), limit=1)
+            )
             if last and last[0].since > before:
                 return None
         alert = Alert(
@@ -178,7 +184,7 @@ class Failures:
         """
         began = record.ended
         nearest = RunSelection(key=key, with_extra_runs=True, limit=_NEAREST)
-        for other in self._store.runs(nearest):
+        for other in self._history.runs(nearest):
             if other.ended > record.ended or other.lease == record.lease:
                 continue
             if other.ended < born:
@@ -192,7 +198,7 @@ class Failures:
         succeeded = RunSelection(
             key=key, with_extra_runs=True, fates=frozenset({Fate.FINISHED}), limit=_NEAREST
         )
-        for other in self._store.runs(succeeded):
+        for other in self._history.runs(succeeded):
             if other.ended < record.ended:
                 return began, max(other.ended, born)
         return began, born
@@ -204,7 +210,7 @@ class Failures:
         now = self._clock.monotonic()
         if not self._open and (is_news or self._open_count or now >= self._read_open_at):
             selection = AlertSelection(rules=RULES, only_open=True, limit=_MOST_READ)
-            self._open = [*self._store.alerts(selection)]
+            self._open = [*self._alerts.find_alerts(selection)]
             self._open_count = len(self._open)
             self._read_open_at = now + _OTHERS
         checked, self._open = self._open[:_CHECKED], self._open[_CHECKED:]
@@ -214,7 +220,7 @@ class Failures:
         """Those of some alerts that are over, and why."""
         keys = sorted({alert.key for alert in alerts})
         rows = light_rows(self._store, keys)
-        last = self._store.last_runs(keys) if keys else {}
+        last = self._history.last_runs(keys) if keys else {}
         still: list[Alert] = []
         for alert in alerts:
             row = rows.get(alert.key)
@@ -229,7 +235,7 @@ class Failures:
         for alert in (still[begin:] + still[:begin])[:_EXTRA_CHECKED]:
             self._turn += 1
             newest = RunSelection(key=alert.key, with_extra_runs=True, limit=1)
-            for record in self._store.runs(newest):
+            for record in self._history.runs(newest):
                 if _is_success(record) and record.ended >= alert.since:
                     yield alert, "an extra run has succeeded"
 

@@ -14,7 +14,6 @@ number of rows. It is left out while nothing of that is expected, and no alert i
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Protocol
 
 from psched.base.clock import Clock
 from psched.config import Config
@@ -23,12 +22,12 @@ from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
 from psched.core.alerts.watching import ActiveRows, Place, active_rows, light_rows, row_page
 from psched.core.definition import settings_of
-from psched.core.history.protocol import FindsLastRuns, KeepsHistory, RunSelection
+from psched.core.history.protocol import KeepsHistory, RunSelection
 from psched.core.history.records import Fate, Outcome, RunRecord
 from psched.core.model import Row
 from psched.core.operations.extra_runs import schedule_of
-from psched.core.operations.overview import DURATIONS, durations_of
-from psched.core.operations.pauses import PauseRule, PausesTypes
+from psched.core.operations.overview import DURATIONS
+from psched.core.operations.pauses import PauseRule
 from psched.core.store_protocol import Store
 from psched.reports.expectations import (
     EXPECTED,
@@ -55,13 +54,9 @@ def last_successes(history: KeepsHistory, keys: Sequence[str]) -> Mapping[str, i
     request of its own.
     """
     found = dict[str, int]()
-    last = history.last_runs(keys) if isinstance(history, FindsLastRuns) and keys else {}
-    for key in keys:
-        record = last.get(key)
-        if record is None and isinstance(history, FindsLastRuns):
-            continue  # nothing has run
-        if record is None or not _is_success(record):
-            record = _newest(history, key, Fate.FINISHED)
+    last = history.last_runs(keys) if keys else {}
+    for key, end in last.items():
+        record = end if _is_success(end) else _newest(history, key, Fate.FINISHED)
         if record is not None:
             found[key] = record.ended
     return found
@@ -151,10 +146,6 @@ _MENTIONED = "expect"
 """What the options of a row with expectations of its own contain."""
 
 
-class JudgeStore(Store, KeepsAlerts, Protocol):
-    """What `Judge` needs of a store."""
-
-
 class Judge:
     """Judges the expectations of all schedules in a store, whose object nobody else uses.
 
@@ -164,7 +155,8 @@ class Judge:
 
     def __init__(
         self,
-        store: JudgeStore,
+        store: Store,
+        alerts: KeepsAlerts,
         settings: Config,
         *,
         clock: Clock,
@@ -172,10 +164,11 @@ class Judge:
         hooks_of: HooksOf = hooks_of,
     ) -> None:
         self._store = store
+        self._alerts = alerts
         self._settings = settings
         self._clock = clock
         self._rng = rng
-        self._raising = Raising(store, hooks_of, clock=clock)
+        self._raising = Raising(alerts, hooks_of, clock=clock)
         self._pass_at = self._page_at = clock.monotonic()
         self._after: Place | None = None
         self._checked = 0
@@ -201,7 +194,7 @@ class Judge:
             # It is set first, so that a fault does not make the next step begin with this again.
             self._pass_at = now + self._soon(PASS_INTERVAL)
             selection = AlertSelection(rules=frozenset(EXPECTED), only_open=True, limit=MOST_OPEN)
-            self._open = [*self._store.alerts(selection)]
+            self._open = [*self._alerts.find_alerts(selection)]
             if self._expects or self._owns or self._open:
                 self._pass(raised, closed)
             else:
@@ -273,7 +266,7 @@ class Judge:
         }
         history = self._history("unusual") if asked else None
         if history is not None:
-            found = durations_of(history, [*dict.fromkeys(asked.values())], DURATIONS)
+            found = history.durations([*dict.fromkeys(asked.values())], DURATIONS)
             known |= {run: found.get(key, ()) for run, key in asked.items()}
         self._durations = known
         return known
@@ -391,17 +384,18 @@ class Judge:
         return Watched(row, settings_of(row, self._settings))
 
     def _pause_rules(self) -> Sequence[PauseRule]:
-        return self._store.pause_rules() if isinstance(self._store, PausesTypes) else ()
+        return () if self._store.pauses is None else self._store.pauses.pause_rules()
 
     def _history(self, part: str) -> KeepsHistory | None:
-        """The store, if it keeps the run history, which a part of the setting needs."""
-        if not isinstance(self._store, KeepsHistory):
+        """The run history, if it is kept, which a part of the setting needs."""
+        history = self._store.history
+        if history is None:
             self._say(f"expect.{part} is not judged: this store keeps no run history")
             return None
-        if problem := self._store.history_problem():
+        if problem := history.problem():
             self._say(f"expect.{part} is not judged: {problem}")
             return None
-        return self._store
+        return history
 
     def _soon(self, seconds: float) -> float:
         return seconds * (1 + self._rng.uniform(-_JITTER, _JITTER))

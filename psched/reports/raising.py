@@ -116,7 +116,7 @@ class Raising:
         nobody must be told of the incident again.
         """
         selection = AlertSelection(key=alert.key, rules=frozenset({alert.rule}), limit=1)
-        for earlier in self._store.alerts(selection):
+        for earlier in self._store.find_alerts(selection):
             if earlier.closed is not None and earlier.closed > alert.since:
                 return changed(alert, since=earlier.since)
         return alert

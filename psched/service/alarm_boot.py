@@ -8,8 +8,6 @@ from functools import partial
 from psched.app import CLOCK, make_store, new_nonce, open_in_worker
 from psched.base.texts import visible
 from psched.config import Config
-from psched.core.alerts.protocol import KeepsAlerts
-from psched.core.history.protocol import FindsLastRuns, FollowsFailures, KeepsHistory
 from psched.master.totals import Host
 from psched.monitor.alarms import AlarmLoop, Alarms, Outage, Source, pause_of
 from psched.monitor.delivering import Deliveries, HookCaller, context_of, hooks_without_store
@@ -30,14 +28,15 @@ def alarms(settings: Config, observed: Observed) -> Alarms:
 def _alarm_loop(settings: Config, observed: Observed, wake: threading.Event) -> AlarmLoop | None:
     """What raises alerts and tells hooks; None if the store keeps no alerts."""
     store = make_store(settings)
-    if not isinstance(store, KeepsAlerts):
+    alerts, history = store.alerts, store.history
+    if alerts is None:
         return None
     host = visible(socket.gethostname())
     deliverer = HookCaller(
         deliverers(settings, partial(open_in_worker, settings), CLOCK), settings, host
     )
     deliveries = Deliveries(
-        store,
+        alerts,
         new_nonce(),
         deliverer,
         clock=CLOCK,
@@ -53,19 +52,30 @@ def _alarm_loop(settings: Config, observed: Observed, wake: threading.Event) -> 
         wake=wake,
     )
     rng = random.Random()  # noqa: S311  # only spreads requests
-    sources: list[Source] = [Judge(store, settings, clock=CLOCK, rng=rng, hooks_of=hooks_of)]
-    if isinstance(store, KeepsHistory):
+    sources: list[Source] = [
+        Judge(store, alerts, settings, clock=CLOCK, rng=rng, hooks_of=hooks_of)
+    ]
+    if history is not None:
 
         def observe() -> Host | None:
             return observed.now.host
 
-        sources.append(
-            HostAlerts(store, settings, host=host, observe=observe, hooks_of=hooks_of, clock=CLOCK)
-        )
-        if isinstance(store, FollowsFailures) and isinstance(store, FindsLastRuns):
-            sources.append(Failures(store, settings, hooks_of=hooks_of, clock=CLOCK))
+        sources += [
+            HostAlerts(
+                store,
+                history,
+                alerts,
+                settings,
+                host=host,
+                observe=observe,
+                hooks_of=hooks_of,
+                clock=CLOCK,
+            ),
+            Failures(store, history, alerts, settings, hooks_of=hooks_of, clock=CLOCK),
+        ]
     return AlarmLoop(
         store,
+        alerts,
         sources,
         deliveries,
         outage,

@@ -1,6 +1,7 @@
 """Creates the store that the setting ``type`` selects; modules of other stores are not imported."""
 
 import random
+from types import MethodType
 
 from psched.base import loader
 from psched.base.clock import Clock
@@ -8,6 +9,12 @@ from psched.base.errors import ConfigError, LoadError, described
 from psched.config import Config
 from psched.core.store_protocol import Store
 from psched.stores.parameters import StoreParameters
+
+CAN_LACK = (
+    *("history", "output", "alerts", "pauses", "holds", "announcements", "light_reads"),
+    *("recorded_changes", "count", "backlog", "replace_many", "join_transaction", "plan_init"),
+)
+"""What a store can leave out, see `psched.core.store_protocol`."""
 
 
 @loader.gc_paused()
@@ -51,4 +58,13 @@ def _by_path(path: str, settings: Config, clock: Clock, rng: random.Random) -> S
     except Exception as error:
         # A missing setting is the most likely cause, so the error is reported as a ConfigError.
         raise ConfigError(f"store: {settings.type} cannot be made: {described(error)}") from error
+    _complete(store)
     return store
+
+
+def _complete(store: Store) -> None:
+    """Give a store whose class does not derive from `Store` what it would inherit."""
+    for name in CAN_LACK:
+        if not hasattr(store, name):
+            default = getattr(Store, name)
+            setattr(store, name, MethodType(default, store) if callable(default) else default)

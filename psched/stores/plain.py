@@ -17,9 +17,16 @@ from psched.base.errors import AlreadyExistsError, NotFoundError
 from psched.base.lease_times import lease_time
 from psched.core.attempts import told_of_death, wait_after_death
 from psched.core.model import DELETING, MARKS, TOLD, Row, Settlement, Token
-from psched.core.operations.pauses import PausesTypes, active_rules
+from psched.core.operations.pauses import active_rules
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
-from psched.core.store_protocol import Backlog, Claimed, ExpiredLease, Settled, Store
+from psched.core.store_protocol import (
+    Backlog,
+    Claimed,
+    ExpiredLease,
+    HoldsSchedules,
+    Settled,
+    Store,
+)
 
 Rows = MutableMapping[str, Row]
 """All rows of a store, by their keys."""
@@ -38,6 +45,11 @@ class PlainStore(Store, abc.ABC):
     Every method passes on the exceptions of `all`. So `all` must raise only exceptions that
     `psched.core.store_protocol.Store` documents.
     """
+
+    @property
+    def holds(self) -> HoldsSchedules:  # type: ignore[override]  # nobody sets it
+        """The store itself."""
+        return self
 
     only: Collection[str] = ()
     """The types of the rows that `claim` leases; empty means all types."""
@@ -98,8 +110,8 @@ class PlainStore(Store, abc.ABC):
             key = _by_key if selection.sorted_by_key else _by_time
             return SelectedRows(iter(sorted(found.values(), key=key)), selection, self.now())
 
+    @override
     def count(self) -> int:
-        """Count the rows, as `CountsRows.count` describes."""
         with self.all() as found:
             return len(found)
 
@@ -206,8 +218,8 @@ class PlainStore(Store, abc.ABC):
                 if key in found and found[key].held_by == holder:
                     found[key] = replace(found[key], **_FREE)
 
+    @override
     def backlog(self, limit: int) -> Backlog:
-        """Count the due rows, as `CountsBacklog.backlog` describes."""
         with self.all() as found:
             now = self.now()
             ours = self._claimable(found, now)
@@ -217,9 +229,8 @@ class PlainStore(Store, abc.ABC):
 
     def _claimable(self, found: Rows, now: float) -> Sequence[Row]:
         """The rows of the types that `claim` leases, which no rule pauses."""
-        store: object = self
-        # A subclass that stores rules has the capability.
-        rules = store.pause_rules() if isinstance(store, PausesTypes) else ()
+        # A subclass can store rules.
+        rules = () if self.pauses is None else self.pauses.pause_rules()
         return [
             row
             for row in found.values()

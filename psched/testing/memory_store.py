@@ -17,11 +17,11 @@ from typing_extensions import override
 from psched.config import Config
 from psched.core.attempts import WORKER_DIED
 from psched.core.definition import history_setting
-from psched.core.history.protocol import EVERY_RUN, AuditSelection, RunSelection
+from psched.core.history.protocol import EVERY_RUN, AuditSelection, KeepsHistory, RunSelection
 from psched.core.history.recording import lost_record
 from psched.core.history.records import AuditRecord, Outcome, RunRecord, WorkerRecord
 from psched.core.model import Row, Settlement
-from psched.core.operations.pauses import PauseRule
+from psched.core.operations.pauses import PauseRule, PausesTypes
 from psched.core.store_protocol import Settled
 from psched.stores.plain import PlainStore, Rows
 
@@ -29,7 +29,7 @@ Identity = tuple[str, int, str]
 """What identifies a record: its key, its scheduled time, and the owner of its lease."""
 
 
-class MemoryStore(PlainStore):
+class MemoryStore(PlainStore, KeepsHistory, PausesTypes):
     """All rows, records and rules in the memory of one process.
 
     Args:
@@ -58,6 +58,7 @@ class MemoryStore(PlainStore):
         self._written: list[tuple[Identity, RunRecord | None]] = []
         self._states: deque[tuple[float, Callable[[], None]]] = deque()
         self._numbers = 0
+        self.history = self.pauses = self.recorded_changes = self
 
     @override
     def now(self) -> float:
@@ -157,7 +158,7 @@ class MemoryStore(PlainStore):
 
     # --- the run history, see `psched.core.history.protocol.KeepsHistory` ----------------
 
-    def history_problem(self) -> str | None:
+    def problem(self) -> str | None:
         """None: the history is kept."""
         return None
 

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from math import inf
 from pathlib import Path
 
 from psched.base.errors import (
@@ -14,9 +13,8 @@ from psched.base.errors import (
     TransientStoreError,
 )
 from psched.config import Config
-from psched.core.history.protocol import KeepsHistory
 from psched.core.local_times import renewed_row
-from psched.core.store_protocol import Backlog, CountsBacklog, Store
+from psched.core.store_protocol import Backlog, Store
 from psched.master.reports.health import MOST_DUE
 from psched.process.message_shapes import LONGEST_TIME
 from psched.triggers import zone
@@ -84,9 +82,9 @@ def renew_times(store: Store, settings: Config) -> Iterator[None]:
     All rows are read, in many steps, if a worker with older data has written its record in the time
     for which these records are kept, or if there is no record.
     """
-    if not isinstance(store, KeepsHistory) or store.history_problem() is not None:
+    if store.history is None or store.history.problem() is not None:
         return
-    workers = store.workers()
+    workers = store.history.workers()
     if workers and all((each.zone_data or "") >= zone.VERSION for each in workers):
         return
     yield
@@ -141,8 +139,7 @@ to a half is subtracted."""
 class BacklogWatch:
     """Counts the due rows that wait because this worker, and every other, has no free slot.
 
-    Nothing is counted while the worker has a free slot, or if the store cannot count due rows (see
-    `CountsBacklog`).
+    Nothing is counted while the worker has a free slot.
 
     Attributes:
         patience: for so many seconds, no slot must have been free before due rows are counted.
@@ -154,12 +151,10 @@ class BacklogWatch:
     """
 
     def __init__(self, context: Context, gateway: StoreGateway) -> None:
-        self._store = context.store if isinstance(context.store, CountsBacklog) else None
+        self._store = context.store
         self._gateway = gateway
         self._clock = context.clock
-        self.patience = inf
-        if self._store is not None:
-            self.patience = _PATIENCE + context.settings.poll_interval
+        self.patience = _PATIENCE + context.settings.poll_interval
         self.next = 0.0
         self.backlog = Backlog()
         self.waited = 0.0
@@ -170,8 +165,6 @@ class BacklogWatch:
         # every tick.
         now = self._clock.monotonic()
         self.next = now + _COUNT_INTERVAL
-        if self._store is None:
-            return
         found = self._gateway.request(partial(self._store.backlog, MOST_DUE))
         # Once rows have waited for long, all rows are reported until none is left, so that an
         # episode does not end and begin again while a busy worker is hardly in time.

@@ -15,7 +15,6 @@ from psched.core.operations.overlap import (
     without_hold,
 )
 from psched.core.policy import Run, postpone, quarantine
-from psched.core.store_protocol import HoldsSchedules
 from psched.worker.context import Context
 from psched.worker.running_task import Hold, Lease
 from psched.worker.unknown_claims import UNKNOWN_PAUSE
@@ -71,7 +70,7 @@ class ExtraRuns:
             return quarantine(lease.row, str(error))
         if needed is None:
             return None
-        if not isinstance(self._store, HoldsSchedules):
+        if self._store.holds is None:
             return quarantine(lease.row, unsupported(needed[0]))
         return ExtraRun(lease, run, *needed)
 
@@ -147,13 +146,13 @@ class ExtraRuns:
 
     def release_schedules(self) -> None:
         """End the holds of schedules whose extra runs have ended, or were not started."""
-        mono, store = self._clock.monotonic(), self._store
+        mono, able = self._clock.monotonic(), self._store.holds
         holds = {h: each for h, each in self._unstarted.ending_holds.items() if each.next <= mono}
-        if not holds or not isinstance(store, HoldsSchedules):
+        if not holds or able is None:
             return
         # Of several holds of one schedule, at most one exists. The others end by the next calls.
         ends = {each.key: holder for holder, each in holds.items()}
-        self._gateway.request(partial(store.release, ends))
+        self._gateway.request(partial(able.release, ends))
         for holder in ends.values():
             if mono >= holds[holder].until:
                 del self._unstarted.ending_holds[holder]

@@ -15,7 +15,6 @@ from psched.core.definition import Definition, history_setting
 from psched.core.history.changes import Gap
 from psched.core.history.protocol import (
     MOST_UNWRITTEN,
-    HandsBackRecords,
     KeepsHistory,
     RunSelection,
 )
@@ -80,7 +79,7 @@ class HistoryKeeper:
 
     def __init__(self, context: Context, gateway: StoreGateway) -> None:
         store = context.store
-        self._store = store if isinstance(store, KeepsHistory) else None
+        self._store = store.history
         self._clock_of_store = store
         self._gateway = gateway
         self._settings = context.settings
@@ -93,9 +92,8 @@ class HistoryKeeper:
         self._started = 0
         self._dropped = 0
         self.waiting: deque[RunRecord] = deque()
-        self.handed_back: deque[RunRecord] = deque()
-        if isinstance(store, HandsBackRecords):
-            self.handed_back = store.unwritten
+        unwritten = None if store.history is None else store.history.unwritten
+        self.handed_back = deque[RunRecord]() if unwritten is None else unwritten
         self._noted: Gap | None = None  # the note of the records that wait
         self._lost: Gap | None = None  # what has been dropped since then
         self._most = _BATCH
@@ -225,7 +223,7 @@ class HistoryKeeper:
         """Whether the store keeps the run history; the first time, warn if it does not."""
         problem: str | None = "this kind of store cannot keep it"
         if self._store is not None:
-            problem = self._gateway.request_aside(self._store.history_problem)
+            problem = self._gateway.request_aside(self._store.problem)
         first, self._begun = not self._begun, True
         # One worker of a generation warns, because all of them would say the same.
         wanted = self._place.number == 0 and self._settings.history != "none"

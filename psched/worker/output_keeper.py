@@ -173,11 +173,10 @@ class OutputKeeper:
 
     def __init__(self, context: Context, gateway: StoreGateway, tasks: TaskTable) -> None:
         self.lost = 0
-        store: object = context.store
-        self._store = self._live = None
-        if isinstance(store, KeepsOutput):
-            self._store = store
-            self._live = LiveOutputWriter(context, store, gateway, tasks)
+        self._store = context.store.output
+        self._live = None
+        if self._store is not None:
+            self._live = LiveOutputWriter(context, self._store, gateway, tasks)
         self._gateway = gateway
         self._settings = context.settings
         self._recorder = context.recorder
@@ -282,7 +281,7 @@ class OutputKeeper:
         """Whether the store keeps output; the first time, warn if it does not."""
         problem: str | None = "this kind of store cannot keep it"
         if self._store is not None:
-            problem = self._gateway.request_aside(self._store.output_problem)
+            problem = self._gateway.request_aside(self._store.problem)
         first, self._begun = not self._begun, True
         # One worker of a generation warns, because all of them would say the same.
         wanted = self._number == 0 and self._settings.output in KEPT

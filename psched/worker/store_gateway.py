@@ -28,7 +28,6 @@ from psched.base.errors import (
 from psched.base.texts import brief, cut
 from psched.config import Config
 from psched.core.history.counts import STORE_ERRORS, STORE_SECONDS, Counts
-from psched.core.store_protocol import HoldsSchedules
 from psched.worker.context import Context
 from psched.worker.running_task import Hold, Lease, RunningTask
 from psched.worker.task_table import TaskTable
@@ -373,10 +372,9 @@ class StoreGateway:
         _log.debug("%s %d in %.1f ms: %s%s", done, len(keys), took, shown, more)
 
     def _hold(self, holds: Collection[Hold], length: float) -> frozenset[str]:
-        store: object = self._store
-        if not isinstance(store, HoldsSchedules):
+        if self._store.holds is None:
             return frozenset()
-        return store.hold(
+        return self._store.holds.hold(
             {hold.key: hold.holder for hold in holds},
             alive_time=self._alive_time,
             shortest=ceil(length),

@@ -339,7 +339,7 @@ class TestReading:
     def test_old_changes_are_trimmed(self, schedules, sql, now):
         schedules.add_many([{"key": key, "next_time": LATER} for key in "abc"])
         sql("UPDATE psched_audit SET time = 5 WHERE id < 3")
-        assert schedules._store.trim(before=int(now() * 1000) - 10_000, limit=100) == 2
+        assert schedules._store.history.trim(before=int(now() * 1000) - 10_000, limit=100) == 2
         assert [record.key for record in schedules.audit()] == ["c"]
 
 
@@ -409,7 +409,7 @@ class TestAnswersThatAreLost:
     def test_a_record_whose_answer_was_lost_is_written_once(self, open_as, is_applied):
         mine, store = open_as()
         mine.add("k", "t", next_time=LATER)
-        audit, said = store.audit, []
+        audit, said = store.history.audit, []
 
         def lost(records):
             if not said:
@@ -432,7 +432,7 @@ class TestAnswersThatAreLost:
         mine["k"].modify(type="u")
         sql("UPDATE psched_audit SET time = time - 60000")
         sql("UPDATE {table} SET type = 't', version = version + 1")
-        audit, said = store.audit, []
+        audit, said = store.history.audit, []
 
         def lost(records):
             if not said:
@@ -509,9 +509,9 @@ class TestStore:
             after='{"data":"' + "😀" * 100_000 + '"}',
         )  # fmt: skip
         empty = AuditRecord(key="k", action="delete", user="", host="", program="")
-        store.audit([full, empty])
-        store.audit([])
-        found = [*store.audits(AuditSelection())]
+        store.history.audit([full, empty])
+        store.history.audit([])
+        found = [*store.history.audits(AuditSelection())]
         assert [(each.id is not None, each.time is not None) for each in found] == [
             (True, True)
         ] * 2
@@ -522,5 +522,5 @@ class TestStore:
         good = AuditRecord(key="k", action="a", user="u", host="h", program="p")
         bad = AuditRecord(key="k", action=None, user="u", host="h", program="p")
         with pytest.raises(StoreError):
-            store.audit([*[good] * 300, bad])
-        assert [*store.audits(AuditSelection())] == []
+            store.history.audit([*[good] * 300, bad])
+        assert [*store.history.audits(AuditSelection())] == []

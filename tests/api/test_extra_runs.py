@@ -52,7 +52,7 @@ def options(schedule):
 
 def finish(schedules, key, *times, fate=Fate.FINISHED):
     """Write records, as a worker does that has run a schedule at some times."""
-    schedules._store.record(
+    schedules._store.history.record(
         [
             RunRecord(
                 key=key, type="mail", scheduled_time=time, owner=f"w.{time}.{key}", fence=1,
@@ -454,7 +454,7 @@ class TestBackfilling:
                 started=(now - 100) * 1000, ended=(now - 100) * 1000 + int(seconds * 1000),
                 attempt=1, outcome=Outcome.FINISHED, fate=Fate.FINISHED,
             )  # fmt: skip
-            schedules._store.record([record])
+            schedules._store.history.record([record])
 
         period = START, START + 2 * 3600
         assert hourly.backfill(*period, overlap="queue", dry_run=True).within == 2
@@ -597,7 +597,7 @@ class TestVerifying:
             started=int(start * 1000), ended=int(end * 1000), attempt=1, outcome=Outcome.FINISHED,
             fate=Fate.FINISHED,
         )  # fmt: skip
-        schedules._store.record([record])
+        schedules._store.history.record([record])
 
     def verified(self, settings, *keys):
         return Verifier(make_store(settings.url), settings).verify(DAY, keys)
@@ -637,7 +637,7 @@ class TestVerifying:
             started=(now - 3500) * 1000, ended=(now + 60) * 1000, attempt=1,
             outcome=Outcome.FINISHED, fate=Fate.FINISHED,
         )  # fmt: skip
-        store.record([again])
+        store.history.record([again])
         before = self.verified(settings, "s")
         assert (before.violations, before.unknown[CHANGED]) == ([], 1)
         schedules["s"].trigger(**PARALLEL)

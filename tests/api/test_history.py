@@ -19,7 +19,7 @@ MINUTE = 60
 @pytest.fixture
 def write(schedules):
     """Writes records to the history."""
-    return lambda *records: schedules._store.record(records)
+    return lambda *records: schedules._store.history.record(records)
 
 
 def owners(runs):

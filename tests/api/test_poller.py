@@ -400,7 +400,7 @@ class TestRecords:
 
     @pytest.fixture
     def records(self, schedules, sql):  # noqa: ARG002  # not on Redis
-        return lambda: [*schedules._store.runs(RunSelection(key="k"))][::-1]
+        return lambda: [*schedules._store.history.runs(RunSelection(key="k"))][::-1]
 
     def test_one_that_is_refused_is_noted_and_written_with_the_next(self, schedules, records, sql):
         for key in "kl":

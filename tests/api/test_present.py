@@ -51,7 +51,7 @@ def claim(schedules, owner, limit=10):
 def beat(schedules, nonce, **fields):
     given = {"host": "there", "pid": 7, "number": 0, "generation": 1, "slots": 4, "busy": 0}
     worker = WorkerRecord(nonce=nonce, types=None, started=0, seen=0, **{**given, **fields})
-    schedules._store.beat(worker)
+    schedules._store.history.beat(worker)
 
 
 def master(**fields):
@@ -95,7 +95,7 @@ def test_a_snapshot_puts_together_what_the_store_and_the_masters_know(schedules)
         "progress": {"percent": 50.0, "text": "half"},
     }
     answer = master(workers=[{"pid": 5, "tasks": [task]}])
-    schedules._store.record(
+    schedules._store.history.record(
         [
             run_record("runs", owner=f"w.{n}", started=1000, ended=1000 + took)
             for n, took in enumerate([1000, 2000, 9000])
@@ -124,7 +124,7 @@ def test_workers_of_a_master_that_answers_are_not_counted_twice(schedules):
 def test_failures_of_the_last_hour_stay_known(schedules):
     now = int(schedules.now()) * 1000
     failed = {"outcome": Outcome.FAILED, "fate": Fate.GAVE_UP, "reason": "why"}
-    schedules._store.record(
+    schedules._store.history.record(
         [
             run_record("new", owner="w.1", ended=now - 1000, **failed),
             run_record("old", owner="w.2", ended=now - 4_000_000, **failed),
@@ -136,8 +136,10 @@ def test_failures_of_the_last_hour_stay_known(schedules):
     assert [(each.key, each.result, each.reason) for each in seen.failed] == [
         ("new", "gave_up", "why")
     ]
-    schedules._store.record([run_record(f"x{n}", owner=f"x.{n}", ended=now) for n in range(3000)])
-    schedules._store.record([run_record("newer", owner="w.4", ended=now, **failed)])
+    schedules._store.history.record(
+        [run_record(f"x{n}", owner=f"x.{n}", ended=now) for n in range(3000)]
+    )
+    schedules._store.history.record([run_record("newer", owner="w.4", ended=now, **failed)])
     assert [each.key for each in reader.read().failed] == ["newer", "new"]
 
 
@@ -216,7 +218,7 @@ def test_a_store_that_is_away_leaves_what_was_known_and_what_the_masters_say(url
 
 def test_no_run_history_is_a_problem_that_is_told(schedules):
     with psched.open({"url": schedules._settings.url, "table": "psched"}) as plain:
-        plain._store.history_problem = lambda: "its tables do not exist"
+        plain._store.history.problem = lambda: "its tables do not exist"
         plain._store._problem = "its tables do not exist"
         schedules.add("k", "t", next_time=1_000_000_000)
         with pytest.MonkeyPatch.context() as patch:
@@ -264,7 +266,7 @@ def test_one_screen_needs_few_requests_however_many_schedules_there_are(schedule
 def test_the_collection_says_what_runs_and_how_long_runs_take(schedules):
     schedules.add("k", "t", next_time=1_000_000_000)
     claim(schedules, "w.1")
-    schedules._store.record([run_record("k", owner="w.0", started=1000, ended=3500)])
+    schedules._store.history.record([run_record("k", owner="w.0", started=1000, ended=3500)])
     assert schedules.overview().counts[RUNNING] == 1
     assert schedules.durations(["k", "none"]) == {"k": [2500]}
     beat(schedules, "a")

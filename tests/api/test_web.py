@@ -69,7 +69,7 @@ def get(site, page="", method="GET", host="localhost:8080", is_gone=bool, **quer
 @pytest.fixture
 def write(schedules):
     """Writes records to the run history."""
-    return lambda *records: schedules._store.record(records)
+    return lambda *records: schedules._store.history.record(records)
 
 
 def test_the_first_page_shows_what_is_late_next_and_paused_and_leads_to_it(schedules, site):

@@ -13,9 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from psched.base.clock import SystemClock
-from psched.core.alerts.protocol import EVERY_ALERT, KeepsAlerts
-from psched.core.history.protocol import KeepsHistory
-from psched.core.output.protocol import KeepsOutput
+from psched.core.alerts.protocol import EVERY_ALERT
 from psched.core.store_protocol import ExpiredLease, Settled
 from psched.testing import (
     AlertsContract,
@@ -74,9 +72,7 @@ class TestFileStore(
         store = backend_factory()
         held = leased(store, "k")
         assert store.settle([ending_with(held, recorded(held))]) == {"k": Settled.DONE}
-        assert not isinstance(store, KeepsHistory)
-        assert not isinstance(store, KeepsOutput)
-        assert not isinstance(store, KeepsAlerts)
+        assert (store.history, store.output, store.alerts) == (None, None, None)
 
     def test_the_time_of_a_claim_is_kept_until_the_lease_ends(self, backend_factory):
         """A subclass that keeps the run history needs it for the records of lost attempts."""
@@ -102,7 +98,9 @@ class TestFileStore(
 
 
 class KeepsOutputInMemory:
-    """The shortest implementation of the capability."""
+    """The shortest implementation of this part of a store."""
+
+    output = property(lambda self: self)
 
     numbers = itertools.count(1)
 
@@ -111,7 +109,7 @@ class KeepsOutputInMemory:
         self.records = records
         self.requests = requests
 
-    def output_problem(self):
+    def problem(self):
         return None
 
     def write_output(self, written):
@@ -166,7 +164,7 @@ def _lease(of):
 
 
 class TestOutputOfAFileStore(OutputContract):
-    """The contract of a capability, on the shortest implementation of it."""
+    """The contract of a part of a store, on the shortest implementation of it."""
 
     @pytest.fixture
     def backend_factory(self, example, tmp_path):
@@ -177,14 +175,16 @@ class TestOutputOfAFileStore(OutputContract):
 
 
 class KeepsAlertsInMemory:
-    """The shortest implementation of the capability."""
+    """The shortest implementation of this part of a store."""
+
+    alerts = property(lambda self: self)
 
     def __init__(self, kept, lock, *arguments, **options):
         super().__init__(*arguments, **options)
         self.kept = kept
         self.lock = lock
 
-    def alerts_problem(self):
+    def problem(self):
         return None
 
     def raise_alerts(self, alerts):
@@ -224,7 +224,7 @@ class KeepsAlertsInMemory:
                 closed.append(new)
         return closed
 
-    def alerts(self, selection=EVERY_ALERT):
+    def find_alerts(self, selection=EVERY_ALERT):
         found = [
             alert
             for alert in reversed(self.kept.values())
@@ -281,7 +281,7 @@ def _incident(alert):
 
 
 class TestAlertsOfAFileStore(AlertsContract):
-    """The contract of a capability, on the shortest implementation of it."""
+    """The contract of a part of a store, on the shortest implementation of it."""
 
     @pytest.fixture
     def backend_factory(self, example, tmp_path):
@@ -293,7 +293,9 @@ class TestAlertsOfAFileStore(AlertsContract):
 
 
 class KeepsPausesInMemory:
-    """The shortest implementation of the capability."""
+    """The shortest implementation of this part of a store."""
+
+    pauses = property(lambda self: self)
 
     def __init__(self, rules, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -309,7 +311,7 @@ class KeepsPausesInMemory:
 
 
 class TestPausesOfAFileStore(PausesContract):
-    """The contract of a capability, on the shortest implementation of it."""
+    """The contract of a part of a store, on the shortest implementation of it."""
 
     @pytest.fixture
     def backend_factory(self, example, tmp_path):

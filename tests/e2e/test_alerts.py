@@ -37,9 +37,9 @@ def test_without_an_alert_nothing_is_shown(service):
 
 
 def test_open_alerts_are_listed_and_with_all_those_that_are_over(service, store):
-    store.raise_alerts([alert("a"), alert("b", rule=Rule.LONGEST, text="slow\x1b[31m")])
-    store.raise_alerts([alert("", host="web1", rule=Rule.NO_SLOT, text="5 rows wait")])
-    store.close_alerts([alert("a")], "it has started")
+    store.alerts.raise_alerts([alert("a"), alert("b", rule=Rule.LONGEST, text="slow\x1b[31m")])
+    store.alerts.raise_alerts([alert("", host="web1", rule=Rule.NO_SLOT, text="5 rows wait")])
+    store.alerts.close_alerts([alert("a")], "it has started")
     result = service.invoke("alerts", "--utc")
     heading, *lines = result.stdout.splitlines()
     assert heading.split() == ["SINCE", "(UTC)", "RULE", "KEY", "OPEN", "FOR", "TEXT"]
@@ -53,9 +53,9 @@ def test_open_alerts_are_listed_and_with_all_those_that_are_over(service, store)
 
 
 def test_the_options_select_alerts(service, store):
-    store.raise_alerts([alert("a"), alert("b")])
-    store.raise_alerts([alert("a", rule=Rule.SILENT)])
-    store.close_alerts([alert("a")], "over")
+    store.alerts.raise_alerts([alert("a"), alert("b")])
+    store.alerts.raise_alerts([alert("a", rule=Rule.SILENT)])
+    store.alerts.close_alerts([alert("a")], "over")
     assert [each["rule"] for each in shown(service, "a")] == ["silent"]
     assert [each["rule"] for each in shown(service, "a", "--all")] == ["silent", "late"]
     assert [each["key"] for each in shown(service, "--rule", "late", "--rule", "lost")] == ["b"]
@@ -69,16 +69,16 @@ def test_the_options_select_alerts(service, store):
 
 
 def test_the_json_form_is_that_of_the_documentation(service, store):
-    store.raise_alerts(
+    store.alerts.raise_alerts(
         [alert(type="t", label="ours", scheduled_time=SINCE // 1000, on_raise=("slack",))]
     )
-    (taken,) = store.take_alerts("monitor", lease=60, limit=1)
+    (taken,) = store.alerts.take_alerts("monitor", lease=60, limit=1)
     tried = Delivery(tries=1, next_try=SINCE + 500, problem="refused")
     taken = type(taken)(
         **{name: getattr(taken, name) for name in taken.__slots__}
         | {"deliveries": {"raised/slack": tried}, "next_try": SINCE + 500}
     )
-    assert store.note_deliveries(taken)
+    assert store.alerts.note_deliveries(taken)
     (found,) = shown(service)
     assert found.pop("raised") > 1.7e9
     assert found == {
@@ -107,7 +107,7 @@ def test_the_json_form_is_that_of_the_documentation(service, store):
 
 
 def test_alerts_can_be_closed_by_hand(service, store):
-    store.raise_alerts([alert("a"), alert("b"), alert("a", rule=Rule.SILENT)])
+    store.alerts.raise_alerts([alert("a"), alert("b"), alert("a", rule=Rule.SILENT)])
     assert service.invoke("alerts", "a", "--close", "--rule", "late").stdout == "a: late: closed\n"
     assert service.invoke("alerts", "a", "--close").stdout == "a: silent: closed\n"
     assert service.invoke("alerts", "a", "--close").stderr == "no open alert\n"
@@ -151,7 +151,7 @@ def test_without_the_table_the_fix_is_told(service):
 def test_show_and_why_mention_what_is_expected_and_what_is_open(service, store):
     service.configure(expect={"silent": "2d", "longest": "90m"})
     service.add("k", "t", cron="@daily", expect={"late": "5m", "unusual": 2.5, "longest": "off"})
-    store.raise_alerts([alert()])
+    store.alerts.raise_alerts([alert()])
     lines = service.invoke("show", "k").stdout.splitlines()
     (expected,) = (line for line in lines if line.startswith("expect:"))
     assert expected.split(maxsplit=1)[1] == "silent 2d, late 5m, unusual 2.5"
@@ -165,7 +165,7 @@ def test_show_and_why_mention_what_is_expected_and_what_is_open(service, store):
     for options, name in ((["--utc"], "UTC"), (["--zone", "Asia/Tokyo"], "JST")):
         *_, last = service.invoke("why", "k", *options).stdout.splitlines()
         assert last.endswith(f" {name}: it is late")
-    store.close_alerts([alert()], "over")
+    store.alerts.close_alerts([alert()], "over")
     assert "alert" not in service.invoke("show", "k").stdout
     assert "alert" not in service.invoke("why", "k").stdout
 

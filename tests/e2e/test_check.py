@@ -335,8 +335,10 @@ def test_a_database_in_memory_needs_no_running_master(service):
 def test_hosts_with_other_zone_data_are_named(service):
     store = make_store(from_mapping({"url": service.url}))
     for number, release in enumerate(["2001a", zone.VERSION, None]):
-        store.beat(worker_record(nonce=f"n{number}", host=f"web{number}", zone_data=release))
-    store.beat(worker_record(nonce="gone", host="gone", zone_data="2001a", ended=0))
+        store.history.beat(
+            worker_record(nonce=f"n{number}", host=f"web{number}", zone_data=release)
+        )
+    store.history.beat(worker_record(nonce="gone", host="gone", zone_data="2001a", ended=0))
     store.disconnect()
     warnings = [line for line in service.psched("check").stdout.splitlines() if "warning" in line]
     told = f"  warning: web0 has the zone data tzdata 2001a, this host {zone.VERSION}; install the"

@@ -68,7 +68,9 @@ def check_work(service):
     succeed(service, "delete", "mail-7")
     assert re.search("psched delete +mail-7 +delete", succeed(service, "audit"))
     with store_factory(service.url) as open_store:
-        open_store().raise_alerts([Alert(key="k", rule=Rule.LATE, since=1, text="it is late")])
+        open_store().alerts.raise_alerts(
+            [Alert(key="k", rule=Rule.LATE, since=1, text="it is late")]
+        )
     assert "it is late" in succeed(service, "alerts")
     assert master.stop() == 0
     assert not re.search("WARNING|ERROR", master.text)
@@ -257,8 +259,10 @@ def test_the_queries_of_the_records_find_runs_output_and_alerts(each_service, da
     with store_factory(database.url) as open_store:
         store = open_store()
         late = Alert(key="k", rule=Rule.LATE, since=1, text="it is late")
-        store.raise_alerts([late, Alert(key="over", rule=Rule.LATE, since=1, text="it was late")])
-        store.close_alerts([late], "it has started")
+        store.alerts.raise_alerts(
+            [late, Alert(key="over", rule=Rule.LATE, since=1, text="it was late")]
+        )
+        store.alerts.close_alerts([late], "it has started")
 
     def ask(sql):
         return [re.split(r"[|\t]", line) for line in send_sql(database.url, sql).splitlines()]

@@ -23,7 +23,7 @@ def write(service, *records):
     """Write records into the run history of a service."""
     store = make_store(read_config(service.config))
     try:
-        store.record(records)
+        store.history.record(records)
     finally:
         store.disconnect()
 

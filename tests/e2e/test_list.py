@@ -205,8 +205,8 @@ def test_what_is_wrong_is_told_and_comes_first_with_bad(service, listed):
             " status = 'cancelling' WHERE id = 'c'"
         )
     store = make_store(read_config(service.config))
-    store.record([run_record("e", outcome="failed", fate="gave_up")])
-    store.record([run_record("b", outcome="failed", fate=None)])
+    store.history.record([run_record("e", outcome="failed", fate="gave_up")])
+    store.history.record([run_record("b", outcome="failed", fate=None)])
     store.disconnect()
     shown = {line.split()[0]: line.split()[1] for line in listed()[1:-1]}
     assert shown == {

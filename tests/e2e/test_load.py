@@ -23,7 +23,7 @@ def busy(service):
             for key in HOURLY
             for i, took in enumerate([1000, 30_000, 900_000])
         ]
-        schedules._store.record(records)
+        schedules._store.history.record(records)
     return service
 
 

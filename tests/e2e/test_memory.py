@@ -143,8 +143,8 @@ def test_what_has_run_is_in_the_run_history(service, own):
         assert shared["k"].wait(timeout=HANG_TIMEOUT) == "finished"
     with store_factory(f"sqlite:///{folder}/psched.db") as open_store:
         store = open_store()
-        assert store.history_problem() is None
-        [run] = store.runs()
+        assert store.history.problem() is None
+        [run] = store.history.runs()
     assert (run.key, run.type, run.outcome, run.fate) == ("k", "recorder", "finished", "finished")
 
 

@@ -75,7 +75,7 @@ def test_everything_waits_until_it_is_resumed_and_what_fell_due_is_skipped(busy)
         now = int(schedules.now())
         [rule] = schedules.pauses()
         early = type(rule)(**{**rule.to_json(), "type": None, "since": now - 10 * MINUTE})
-        schedules._store.change_pause_rules(drop=[rule.id], store=[early])
+        schedules._store.pauses.change_pause_rules(drop=[rule.id], store=[early])
         schedules.add("s1", "mail", cron="* * * * *", next_time=now - 5 * MINUTE)
         schedules.add("once", "web", next_time=now - 5 * MINUTE)
     assert "(everything): move" in busy.psched("next", "s1").stdout

@@ -202,9 +202,9 @@ def test_records_that_a_slow_database_does_not_take_are_written_later(behind_pro
         service.open_gate("gate")
         master.wait_for_log("records of the run history wait .* database_timeout is 5 s")
         wait_until(lambda: direct.get("s1").status == "finished", what="the end without a record")
-    wait_until(lambda: [*direct.runs()], what="the record")
+    wait_until(lambda: [*direct.history.runs()], what="the record")
 
-    [written] = direct.runs()
+    [written] = direct.history.runs()
     assert (written.key, written.fate, written.attempt) == ("s1", "finished", 1)
     said = service.psched("verify")
     assert (said.returncode, "no violation" in said.stdout) == (0, True), said.stdout

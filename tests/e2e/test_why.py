@@ -45,7 +45,7 @@ def test_the_times_of_history_are_accepted(service, set_zone):
     service.add("s1", cron="0 3 * * *", timezone="Europe/Berlin", next_time=4_000_000_000)
     extra = service.invoke("trigger", "s1").output.split()[-1]
     at, store = now - 86_400, store_of(service)
-    store.record(
+    store.history.record(
         [
             run_record("s1", scheduled_time=at - 3, started=at * 1000 + 70, ended=at * 1000 + 80),
             run_record(
@@ -76,7 +76,7 @@ def test_a_start_in_an_hour_that_comes_twice_is_accepted(service, set_zone):
     record = run_record(
         "s1", scheduled_time=second - 99, started=second * 1000, ended=second * 1000 + 80
     )
-    store.record([record])
+    store.history.record([record])
     store.disconnect()
     answer, _ = why(service, "s1", "2025-10-26", "02:30:12")
     assert (answer["code"], answer["time"]) == ("ran", second - 99)
@@ -100,7 +100,7 @@ def test_row_and_records_are_read_as_they_were_at_one_moment(service):
                     "UPDATE psched SET leased_by = NULL, settled_by = 'w.2#2', attempt = 0,"
                     " next_time = 4000000000, next_run_time = 4000000000"
                 )
-            store.record(
+            store.history.record(
                 [
                     run_record(
                         "s1", scheduled_time=1_000_000_000, owner="w.2", attempt=2,
@@ -132,7 +132,7 @@ def note_worker(service, nonce="web1-1", **fields):
         "seen": 0,
     }
     store = store_of(service)
-    store.beat(WorkerRecord(nonce=nonce, **{**given, **fields}))
+    store.history.beat(WorkerRecord(nonce=nonce, **{**given, **fields}))
     store.disconnect()
 
 
@@ -141,7 +141,7 @@ def note_change(service, key, action, before, after):
     store = store_of(service)
     made = {"user": "ann", "host": "desk", "program": "psched"}
     texts = {"before": json.dumps(before), "after": json.dumps(after)}
-    store.audit([AuditRecord(key=key, action=action, **made, **texts)])
+    store.history.audit([AuditRecord(key=key, action=action, **made, **texts)])
     store.disconnect()
 
 

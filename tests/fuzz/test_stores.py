@@ -538,19 +538,25 @@ class Stores(RuleBasedStateMachine):
 
     @invariant()
     def the_records_are_the_models(self):
-        theirs, ours = ([*store.runs()] for store in (self.store, self.model))
+        theirs, ours = ([*store.history.runs()] for store in (self.store, self.model))
         assert [each.ended for each in theirs] == [each.ended for each in ours]
         assert _same(theirs) == _same(ours)
         self.both("audits", AuditSelection())
         for name in "pause_rules", "workers":
-            theirs, ours = (getattr(store, name)() for store in (self.store, self.model))
+            theirs, ours = (_of(store, name)() for store in (self.store, self.model))
             assert sorted(theirs, key=repr) == sorted(ours, key=repr), name
+
+
+def _of(store, name):
+    """A method of a store, or of one of its parts."""
+    part = next((part for part in (store.history, store.pauses) if hasattr(part, name)), store)
+    return getattr(store if hasattr(store, name) else part, name)
 
 
 def _answer(asked, name, *args, **kwargs):
     """The answer of a store to a request, in a form that can be compared; or its error."""
     try:
-        answer = getattr(asked, name)(*args, **kwargs)
+        answer = _of(asked, name)(*args, **kwargs)
     except (AlreadyExistsError, NotFoundError) as error:
         return type(error)
     if name == "look":
@@ -638,7 +644,8 @@ def on_server(database, **how) -> Iterator[Place]:
                 sql(f"DELETE FROM psched{table}")  # noqa: S608
             move(clock)
             store = make_store(database.url, **how)
-            store.change_pause_rules(drop=[each.id for each in store.pause_rules()], store=[])
+            rules = store.pauses
+            rules.change_pause_rules(drop=[each.id for each in rules.pause_rules()], store=[])
             return store
 
         yield Place(open_store, move)

@@ -49,11 +49,16 @@ class Unreliable:
         self.sent = []
         self.before = {}
         self.late = None
+        # Of its parts, it has only this one, which it is itself.
+        self.history = self
+        self.output = self.alerts = self.pauses = self.holds = None
+        self.announcements = self.light_reads = self.recorded_changes = None
         self.lost_records = 0
-        self.unwritten = store.unwritten
+        self.unwritten = store.history.unwritten
 
     def __getattr__(self, name):
-        request = getattr(self._store, name)
+        part = self._store.history if hasattr(KeepsHistory, name) else self._store
+        request = getattr(part, name)
         if not callable(request):
             return request
 
@@ -87,16 +92,6 @@ class Host(SystemClock):
 
     def boottime(self):
         return super().boottime() + self.suspended
-
-
-def _passed_on(name):
-    return lambda self, *args, **kwargs: self.__getattr__(name)(*args, **kwargs)
-
-
-# From Python 3.12 on, `isinstance` finds the methods of a capability without ``__getattr__``.
-for _name in dir(KeepsHistory):
-    if not _name.startswith("_") and callable(getattr(KeepsHistory, _name)):
-        setattr(Unreliable, _name, _passed_on(_name))
 
 
 class Scene:

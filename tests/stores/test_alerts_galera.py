@@ -58,7 +58,7 @@ def answered(request, *arguments, **options):
 def test_each_alert_is_raised_taken_noted_and_closed_by_one_node(stores):
     def raise_all(store, number):
         order = MANY if number % 2 else MANY[::-1]
-        return [each for one in order for each in answered(store.raise_alerts, [one])]
+        return [each for one in order for each in answered(store.alerts.raise_alerts, [one])]
 
     raised = [*chain.from_iterable(on_each(stores, raise_all))]
     assert identities(raised) == identities(MANY)
@@ -75,14 +75,16 @@ def test_each_alert_is_raised_taken_noted_and_closed_by_one_node(stores):
 
     def note_all(store, _number):
         noted = [changed(each, next_try=None) for each in held]
-        return [answered(store.note_deliveries, each) for each in noted]
+        return [answered(store.alerts.note_deliveries, each) for each in noted]
 
     answers = on_each(stores, note_all)
     assert [sum(each) for each in zip(*answers, strict=True)] == [1] * len(MANY)
 
     def close_all(store, number):
         return [
-            each for one in MANY for each in answered(store.close_alerts, [one], f"node {number}")
+            each
+            for one in MANY
+            for each in answered(store.alerts.close_alerts, [one], f"node {number}")
         ]
 
     closed = on_each(stores, close_all)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from psched.core.alerts.protocol import AlertSelection
-from psched.stores.sql.alerts.statements import closing, identity_of, inserted, noted
+from psched.stores.sql.alerts import closing, identity_of, inserted, noted
 from psched.testing.store_contract.alerts import alert
 from support.big_tables import KINDS, Cost, big_store, fill, joined, number
 
@@ -40,7 +40,7 @@ class Alarmed:
 
     @property
     def sql(self):
-        return self.store._alerts
+        return self.store.alerts._sql
 
     def cost(self, statement, values):
         return self.store._connector.run(lambda c: Cost(c, self.kind, statement, values))
@@ -160,6 +160,6 @@ def test_what_concerns_one_alert_reads_one_row(many):
 
 
 def test_a_deletion_reads_what_it_deletes(many):
-    cost = many.cost(*many.sql.delete([1, 77, CLOSED, CLOSED + BUSY]))
+    cost = many.cost(*many.sql.table.delete([1, 77, CLOSED, CLOSED + BUSY]))
     assert not cost.scans, cost.plan
     assert cost.examined <= MOST, cost.plan

@@ -35,12 +35,12 @@ def test_what_another_monitor_raises_in_the_middle_is_left_out(store, open_store
     theirs = [alert("same"), alert("subject", since=SINCE + 1)]
 
     def overtaken(*arguments, **options):
-        assert len(other.raise_alerts(theirs)) == 2
+        assert len(other.alerts.raise_alerts(theirs)) == 2
         return transact(*arguments, **options)
 
     monkeypatch.setattr(store._connector, "transact", overtaken)
     ours = [alert("a"), alert("same", text="ours"), alert("subject"), alert("z")]
-    assert identities(store.raise_alerts(ours)) == identities([ours[0], ours[3]])
+    assert identities(store.alerts.raise_alerts(ours)) == identities([ours[0], ours[3]])
     assert identities(stored(other)) == identities([ours[0], ours[3], *theirs])
     assert one_stored(other, "same").text == theirs[0].text
 
@@ -78,7 +78,7 @@ def far(database):
             name = database.url.rpartition("/")[2]
             url = f"mysql+pymysql://root@{LOOPBACK}:{proxy.port}/{name}"
             store = stack.enter_context(store_factory(url))()
-            assert store.alerts_problem() is None
+            assert store.alerts.problem() is None
             return store, proxy
 
         yield far
@@ -99,8 +99,8 @@ def test_a_repeated_raise_raises_once(store, far, loss, is_applied):
     there, proxy = far()
     wanted = [alert("a", on_raise=("mail",)), alert("b", on_raise=("mail",))]
     with proxy.fault(loss, b"COMMIT"), pytest.raises(UnknownOutcomeError):
-        there.raise_alerts(wanted)
-    again = there.raise_alerts(wanted)
+        there.alerts.raise_alerts(wanted)
+    again = there.alerts.raise_alerts(wanted)
     assert identities(again) == ([] if is_applied else identities(wanted))
     assert identities(stored(store)) == identities(wanted)
     # Whichever of the two requests has raised them, some monitor delivers them.
@@ -111,9 +111,9 @@ def test_a_repeated_raise_raises_once(store, far, loss, is_applied):
 def test_a_raise_that_ends_before_its_commit_raises_nothing(store, far):
     there, proxy = far()
     with proxy.fault(Fault.LOSE_REPLY, b"INSERT"), pytest.raises(StoreUnavailableError):
-        there.raise_alerts([alert()])
+        there.alerts.raise_alerts([alert()])
     assert stored(store) == []
-    assert len(there.raise_alerts([alert()])) == 1
+    assert len(there.alerts.raise_alerts([alert()])) == 1
 
 
 @mariadb
@@ -122,9 +122,9 @@ def test_a_repeated_close_closes_once(store, far, loss, is_applied):
     there, proxy = far()
     opened = one_raised(store, on_close=("mail",))
     with proxy.fault(loss, b"COMMIT"), pytest.raises(UnknownOutcomeError):
-        there.close_alerts([opened], "it has run")
+        there.alerts.close_alerts([opened], "it has run")
     closed = one_stored(store)
-    again = there.close_alerts([opened], "another text")
+    again = there.alerts.close_alerts([opened], "another text")
     assert len(again) == (0 if is_applied else 1)
     if is_applied:
         assert one_stored(store) == closed
@@ -138,7 +138,7 @@ def test_an_alert_whose_take_has_no_answer_is_due_after_the_lease(store, far, lo
     one_raised(store, on_raise=("mail",))
     before = now_ms(store)
     with proxy.fault(loss, b"COMMIT"), pytest.raises(UnknownOutcomeError):
-        there.take_alerts("lost", lease=LEASE, limit=1)
+        there.alerts.take_alerts("lost", lease=LEASE, limit=1)
     found = one_stored(store)
     assert found.fence == int(is_applied)
     assert (found.next_try or 0) >= before + LEASE * 1000 or not is_applied
@@ -152,7 +152,7 @@ def test_a_repeated_note_changes_nothing(store, far, loss, is_applied):
     one_closed(store, on_close=("mail",))
     (held,) = taken(store)
     with proxy.fault(loss, b"UPDATE"), pytest.raises(UnknownOutcomeError):
-        there.note_deliveries(held)
-    assert there.note_deliveries(held) is not is_applied
+        there.alerts.note_deliveries(held)
+    assert there.alerts.note_deliveries(held) is not is_applied
     found = one_stored(store)
     assert (found.owner, found.next_try, found.fence) == (None, held.next_try, held.fence)

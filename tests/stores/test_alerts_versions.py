@@ -33,17 +33,17 @@ def run_one(store, key):
 
 def test_a_database_without_the_table_is_used_as_before(store, age):
     age()
-    assert store.alerts_problem() == MISSING
-    assert (store.history_problem(), store.output_problem()) == (None, None)
+    assert store.alerts.problem() == MISSING
+    assert (store.history.problem(), store.output.problem()) == (None, None)
     run_one(store, "k")
     store.try_rights()
     for request in (
-        lambda: store.raise_alerts([alert()]),
-        lambda: store.close_alerts([alert()], "it has run"),
-        store.alerts,
-        lambda: store.take_alerts("m", lease=1, limit=1),
-        lambda: store.note_deliveries(alert(owner="m", fence=1)),
-        lambda: store.trim_alerts(before=0, limit=1),
+        lambda: store.alerts.raise_alerts([alert()]),
+        lambda: store.alerts.close_alerts([alert()], "it has run"),
+        store.alerts.alerts,
+        lambda: store.alerts.take_alerts("m", lease=1, limit=1),
+        lambda: store.alerts.note_deliveries(alert(owner="m", fence=1)),
+        lambda: store.alerts.trim_alerts(before=0, limit=1),
     ):
         with pytest.raises(SchemaError, match=r"psched_alerts.*`psched init`"):
             request()
@@ -53,11 +53,11 @@ def test_a_monitor_that_is_connected_notices_the_upgrade_when_it_asks(
     store, open_at, database, age
 ):
     age()
-    assert store.alerts_problem() == MISSING
+    assert store.alerts.problem() == MISSING
     other = open_at(database.url)
     assert [*other.init()] == ["created table psched_alerts"]
     assert other.plan_init() == []
-    assert store.alerts_problem() is None
+    assert store.alerts.problem() is None
     raised = one_raised(store)
     assert stored(other) == [raised]
 
@@ -67,16 +67,16 @@ def test_the_plan_is_what_init_executes(store, age):
     plan = [sql for sql, _ in store.plan_init()]
     assert sum("CREATE TABLE" in sql and "psched_alerts" in sql for sql in plan) == 1
     assert all("psched_alerts" in sql or "psched_info" in sql for sql in plan)
-    assert store.alerts_problem() == MISSING
+    assert store.alerts.problem() == MISSING
     store.init()
     assert store.plan_init() == []
-    assert store.alerts_problem() is None
+    assert store.alerts.problem() is None
 
 
 def test_a_table_without_the_version_is_completed(store, sql):
     raised = one_raised(store)
     sql("DELETE FROM psched_info WHERE name = 'alerts_version'")
-    assert store.alerts_problem() == MISSING
+    assert store.alerts.problem() == MISSING
     assert store.init() == []
     assert stored(store) == [raised]
 
@@ -84,14 +84,14 @@ def test_a_table_without_the_version_is_completed(store, sql):
 def test_a_newer_table_is_left_alone(store, sql, open_store):
     sql("UPDATE psched_info SET value = '2' WHERE name = 'alerts_version'")
     told = "the table of alerts has version 2, this psched knows 1; upgrade psched on this host"
-    assert store.alerts_problem() == told
-    assert (store.history_problem(), store.output_problem()) == (None, None)
+    assert store.alerts.problem() == told
+    assert (store.history.problem(), store.output.problem()) == (None, None)
     run_one(store, "k")
     other = open_store()  # initialises the table once more
-    assert other.alerts_problem() == told
+    assert other.alerts.problem() == told
     assert other.plan_init() == []
     with pytest.raises(SchemaError, match="the table of alerts has version 2"):
-        store.raise_alerts([alert()])
+        store.alerts.raise_alerts([alert()])
 
 
 @pytest.mark.parametrize(

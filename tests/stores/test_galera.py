@@ -54,7 +54,7 @@ def ending(row, **changes):
 
 def leases_of(store):
     """The leases of all records, as ``settled_by`` shows them."""
-    return [each.lease for each in store.runs()]
+    return [each.lease for each in store.history.runs()]
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ class TestRaces:
         assert {key: sorted(fences[key]) for key in keys} == granted
         recorded = Counter((each.key, each.fence) for each in stores[0].runs())
         assert recorded == Counter((key, fence) for key in keys for fence in granted[key])
-        assert not any(store.unwritten for store in stores)
+        assert not any(store.history.unwritten for store in stores)
         assert lost() > 10
         assert not caplog.records
 
@@ -284,7 +284,7 @@ class TestLateNode:
             far.settle([end])
         assert go_on(lambda: far.settle([end])) == {"k": Settled.DONE}
         assert leases_of(far) == ["far.1#1"]
-        assert not far.unwritten
+        assert not far.history.unwritten
 
     def test_what_a_dead_worker_held_is_released(self, far, go_on, galera, name):
         """By another worker, which was connected to the late node long before."""
@@ -494,7 +494,7 @@ def each_run_is_recorded(store, runs):
     """Each run has exactly one record, which says that it has finished; there are no others."""
     records = Counter(
         (each.key, each.scheduled_time, each.fence, each.pid, each.outcome, each.fate)
-        for each in store.runs()
+        for each in store.history.runs()
     )
     finished = (Outcome.FINISHED, Fate.FINISHED)
     assert records == Counter(

@@ -7,7 +7,7 @@ import pytest
 
 from psched.core.history.protocol import AuditSelection, RunSelection
 from psched.core.history.records import AuditRecord, RunRecord
-from psched.stores.sql.history.statements import _AUDIT_VALUES, run_values
+from psched.stores.sql.history import _AUDIT_VALUES, run_values
 from support.big_tables import KINDS, Cost, big_store, fill, joined, number
 
 KEYS = 50
@@ -34,7 +34,7 @@ class Ledger:
 
     @property
     def sql(self):
-        return self.store._history
+        return self.store.history._sql
 
     def cost(self, statement, values):
         return self.store._connector.run(lambda c: Cost(c, self.kind, statement, values))
@@ -133,7 +133,7 @@ def test_the_durations_of_a_key_cost_as_much_as_they_are_many(ledger, key):
     cost = ledger.cost(*ledger.sql.select_durations([key], LIMIT))
     assert cost.examined <= MOST, cost.plan
     assert not cost.scans, cost.plan
-    found = ledger.store.durations([key], LIMIT)
+    found = ledger.store.history.durations([key], LIMIT)
     assert len(found.get(key, ())) == (0 if key == "none" else LIMIT)
 
 
@@ -142,11 +142,11 @@ def test_failures_are_searched_among_as_many_records_as_wanted(ledger):
 
     def query(statement, values):
         sent.append((statement, values))
-        return ledger.store.__class__._query(ledger.store, statement, values)
+        return ledger.store._query(statement, values)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger.store, "_query", query)
-        found = ledger.store.failures(since=0, among=1000, limit=LIMIT)
+        patch.setattr(ledger.store.history, "_query", query)
+        found = ledger.store.history.failures(since=0, among=1000, limit=LIMIT)
     assert [record.outcome for record in found] == ["failed"]
     assert len(sent) == 2
     assert sum(ledger.cost(*each).examined for each in sent) <= 2 * 1000 + MOST
@@ -157,12 +157,12 @@ def test_new_failures_cost_the_new_records_and_those_that_may_be_late(ledger):
 
     def query(statement, values):
         sent.append((statement, values))
-        return ledger.store.__class__._query(ledger.store, statement, values)
+        return ledger.store._query(statement, values)
 
-    place = str(int(ledger.store.new_failures(None, 1).place) - LIMIT)
+    place = str(int(ledger.store.history.new_failures(None, 1).place) - LIMIT)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger.store, "_query", query)
-        assert ledger.store.new_failures(place, 1000).place == str(int(place) + LIMIT)
+        patch.setattr(ledger.store.history, "_query", query)
+        assert ledger.store.history.new_failures(place, 1000).place == str(int(place) + LIMIT)
     assert len(sent) == 2
     assert sum(ledger.cost(*each).examined for each in sent) <= 2 * (LATE + LIMIT) + MOST
 
@@ -173,14 +173,14 @@ def test_records_since_a_time_are_found_by_few_reads(ledger, share):
     late = 3_600_000
     with_time = [
         record
-        for record in ledger.store.runs(RunSelection(since=since, key="k7"))
+        for record in ledger.store.history.runs(RunSelection(since=since, key="k7"))
         if record.ended < since
     ]
     assert with_time == []
-    first = ledger.store._first_since(since + late)
+    first = ledger.store.history._first_since(since + late)
     request = ledger.sql.next_ended, {"id": first, "limit": LIMIT}
     assert ledger.cost(*request).examined <= MOST
-    newest = [*ledger.store.runs(RunSelection(since=since + late, limit=LIMIT))]
+    newest = [*ledger.store.history.runs(RunSelection(since=since + late, limit=LIMIT))]
     assert all(record.ended >= since + late for record in newest)
 
 

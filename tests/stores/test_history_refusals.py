@@ -71,7 +71,7 @@ def record(row, **fields):
 
 
 def recorded(store):
-    return {each.key for each in store.runs()}
+    return {each.key for each in store.history.runs()}
 
 
 def settles(store, ends):
@@ -94,7 +94,7 @@ def test_without_the_table_settlements_are_applied_and_it_is_logged_once(store, 
     assert {row.status for row in store.rows()} == {"finished"}
     assert {row.owner for row in store.rows()} == {None}
     assert recorded(store) == {"before", "after"}
-    assert len(store.unwritten) == 3
+    assert len(store.history.unwritten) == 3
     (line,) = refusals(logged)
     assert line.startswith("records of the run history wait to be written: ")
 
@@ -149,7 +149,7 @@ def test_without_the_right_to_insert_settlements_are_applied(lease, database, lo
     with limited(database) as url, store_factory(url) as open_store:
         mine = open_store()
         assert settles(mine, ends)
-        assert len(mine.unwritten) == 1
+        assert len(mine.history.unwritten) == 1
         assert recorded(mine) == set()
         (line,) = refusals(logged)
         assert "psched_runs" in line
@@ -170,9 +170,9 @@ def test_the_rights_on_the_tables_are_enough(store, database):
         database.server.query(f"GRANT INSERT, DELETE ON {on}psched_info TO limited", **more)
         mine = open_store()
         mine.try_rights()
-        assert mine.history_problem() is None
-        mine.record([record(Row(key="k", next_time=1, owner="w.1"))])
-        mine.audit([AuditRecord(key="k", action="add", user="u", host="h", program="p")])
+        assert mine.history.problem() is None
+        mine.history.record([record(Row(key="k", next_time=1, owner="w.1"))])
+        mine.history.audit([AuditRecord(key="k", action="add", user="u", host="h", program="p")])
         assert recorded(store) == {"k"}
 
 
@@ -200,7 +200,7 @@ def test_records_that_were_not_even_tried_wait_as_well(database, lease, logged):
             assert settles(store, second)
         clock.ahead = 6
         assert settles(store, lease("kept"))
-        assert len(store.unwritten) == 4
+        assert len(store.history.unwritten) == 4
         assert refusals(logged)[1:] == [
             "records of the run history wait to be written: over, it happened once"
         ]
@@ -232,7 +232,7 @@ def test_a_table_that_somebody_has_locked_holds_up_one_settlement(
         # The second settlement does not wait for the lock.
         assert sent
         assert not any("psched_runs" in statement for statement in sent)
-    assert len(store.unwritten) == 3
+    assert len(store.history.unwritten) == 3
     assert len(refusals(logged)) == 1
     store._refusals._resume_at = 0  # the pause is over
     assert settles(store, lease("after"))
@@ -247,7 +247,7 @@ def test_on_a_full_disk_settlements_are_applied(store, lease, logged):
     (pages,) = connection.exec_driver_sql("PRAGMA page_count").one()
     connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}").close()
     assert settles(store, ends)
-    assert len(store.unwritten) == 1
+    assert len(store.history.unwritten) == 1
     assert "full" in refusals(logged)[0]
     assert settles(store, lease("b"))
     assert recorded(store) == {"b"}
@@ -261,7 +261,7 @@ def test_a_value_that_does_not_fit_costs_only_its_own_record(store, lease, sql, 
     others = lease("a", "b", error="short")
     assert settles(store, [others[0], bad, others[1]])
     assert recorded(store) == {"a", "b"}
-    assert len(store.unwritten) == 1
+    assert len(store.history.unwritten) == 1
     assert len(refusals(logged)) == 1
 
 
@@ -269,12 +269,12 @@ def test_texts_of_any_origin_are_made_to_fit(store, lease):
     text = "\0 \ud800 " + "é" * 2000
     ends = lease("k", reason=text, host=text, error=text, result='"\udfff"', label=text)
     assert settles(store, ends)
-    (kept,) = store.runs()
+    (kept,) = store.history.runs()
     assert kept.error == "\ufffd ? " + "é" * 2000
     assert kept.reason == kept.error[: len(kept.reason)]
     assert (len(kept.reason), len(kept.host), len(kept.label)) == (1000, 255, 255)
     assert kept.result == '"?"'
-    assert len(store.unwritten) == 0
+    assert len(store.history.unwritten) == 0
 
 
 def test_a_refusal_by_a_trigger_is_one(store, lease, database, sql, logged):
@@ -294,7 +294,7 @@ def test_a_refusal_by_a_trigger_is_one(store, lease, database, sql, logged):
         }[database.kind]
     )
     assert settles(store, lease("a", "b"))
-    assert len(store.unwritten) == 2
+    assert len(store.history.unwritten) == 2
     assert "quota" in refusals(logged)[0]
     sql("DROP TRIGGER refuse" + (" ON psched_runs" if database.kind == "postgresql" else ""))
     assert settles(store, lease("c"))
@@ -311,7 +311,7 @@ def test_a_record_that_another_index_refuses_is_refused(store, lease, sql):
     assert settles(store, lease("a", pid=7))
     assert settles(store, lease("b", pid=7))
     assert recorded(store) == {"a"}
-    assert len(store.unwritten) == 1
+    assert len(store.history.unwritten) == 1
 
 
 def test_a_preempted_settlement_loses_no_record(store, lease, sql):
@@ -319,7 +319,7 @@ def test_a_preempted_settlement_loses_no_record(store, lease, sql):
     sql("UPDATE {table} SET leased_by = 'another.1' WHERE id = 'lost'")
     sql("ALTER TABLE psched_runs RENAME TO away")
     assert store.settle([kept, lost]) == {"kept": Settled.DONE, "lost": Settled.PREEMPTED}
-    assert len(store.unwritten) == 1
+    assert len(store.history.unwritten) == 1
 
 
 @each_server
@@ -343,7 +343,7 @@ class TestBrokenConnections:
         assert {row.owner for row in store.rows()} == {ends[0].token.owner}
         assert settles(far, ends)
         assert recorded(store) == {"a", "b"}
-        assert len(far.unwritten) == 0
+        assert len(far.history.unwritten) == 0
 
     @pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY])
     def test_at_the_commit_the_outcome_is_unknown(self, far, store, lease, proxy, fault):
@@ -351,8 +351,8 @@ class TestBrokenConnections:
         with proxy.fault(fault, b"COMMIT"), pytest.raises(UnknownOutcomeError):
             far.settle(ends)
         assert settles(far, ends)
-        assert sorted(each.key for each in store.runs()) == ["a", "b"]
-        assert len(far.unwritten) == 0
+        assert sorted(each.key for each in store.history.runs()) == ["a", "b"]
+        assert len(far.history.unwritten) == 0
 
     def test_what_breaks_the_connection_each_time_is_left_out(
         self, far, store, lease, proxy, logged
@@ -363,7 +363,7 @@ class TestBrokenConnections:
                 far.settle(ends)
         assert settles(far, ends)
         assert recorded(store) == set()
-        assert len(far.unwritten) == 1
+        assert len(far.history.unwritten) == 1
         assert len(refusals(logged)) == 1
 
     @pytest.mark.parametrize("share", [0.35, 0.6, 0.7])
@@ -384,7 +384,7 @@ class TestBrokenConnections:
                 assert proxy.answers == before + 2  # of BEGIN and ROLLBACK
                 assert settles(far, ends)
                 assert proxy.answers == before + 3
-            assert len(far.unwritten) == 1
+            assert len(far.history.unwritten) == 1
             assert store.get("a").status == "finished"
 
     def test_what_is_skipped_is_not_settled_without_its_record(self, database, store, proxy, lease):
@@ -425,7 +425,7 @@ class TestBrokenConnections:
                 before = proxy.answers
                 assert settles(far, ends)
                 assert proxy.answers == before + 1
-            assert len(far.unwritten) == 1
+            assert len(far.history.unwritten) == 1
             assert store.get("a").status == "finished"
 
 

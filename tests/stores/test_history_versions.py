@@ -57,14 +57,14 @@ def ending(row, **changes):
 
 def test_a_table_without_a_history_is_used_as_before(store, age):
     age()
-    assert "psched_runs" in store.history_problem()
+    assert "psched_runs" in store.history.problem()
     store.add(due("a", "b"), nonce="n")
     rows = store.claim("w.1", **CLAIM).rows
     assert {row.key for row in rows} == {"a", "b"}
     assert set(store.settle([ending(row) for row in rows]).values()) == {Settled.DONE}
-    assert not store.unwritten
+    assert not store.history.unwritten
     with pytest.raises(SchemaError, match=r"psched_runs.*`psched init`"):
-        store.runs()
+        store.history.runs()
     store.try_rights()
 
 
@@ -75,26 +75,26 @@ def test_on_a_table_without_a_history_rows_are_held_and_replaced(store, age, ope
     seen = late.get("k")
     records = ending(seen).records
     assert late.replace_and_record(seen, changed(seen, type="new"), records)
-    assert not late.unwritten
+    assert not late.history.unwritten
     assert late.hold({"k": "w.1"}, alive_time=60, shortest=6) == {"k"}
     assert not store.claim("w.2", **CLAIM).rows
     assert late.recover("w", alive_time=60, retry_wait=0.0) == []
-    assert not late.unwritten
+    assert not late.history.unwritten
     (row,) = store.claim("w.3", **CLAIM).rows
     assert (row.type, row.attempt, row.next_run_time) == ("new", 1, 60)
 
 
 def test_a_worker_that_is_connected_notices_the_upgrade_when_it_asks(store, open_at, database, age):
     age()
-    assert store.history_problem() is not None
+    assert store.history.problem() is not None
     store.add(due("k"), nonce="n")
     (row,) = store.claim("w.1", **CLAIM).rows
     other = open_at(database.url)
     assert {line.split()[-1] for line in other.init()} == {f"psched_{name}" for name in NAMES}
     assert other.plan_init() == []
-    assert store.history_problem() is None
+    assert store.history.problem() is None
     assert store.settle([ending(row)]) == {"k": Settled.DONE}
-    assert [each.key for each in store.runs()] == ["k"]
+    assert [each.key for each in store.history.runs()] == ["k"]
     store.add(due("then"), nonce="n")
     store.claim("w.2", **CLAIM)
     assert store.get("then").claimed_at is not None
@@ -105,7 +105,7 @@ def test_the_plan_is_what_init_executes_and_changes_nothing(store, age):
     age()
     plan = store.plan_init()
     assert store.plan_init() == plan
-    assert store.history_problem() is not None
+    assert store.history.problem() is not None
     assert sum("CREATE TABLE" in sql for sql, _ in plan) == len(NAMES)
     assert all(lock for _, lock in plan)
     store.init()
@@ -141,7 +141,7 @@ def test_init_names_what_it_may_not_create(store, age, database, open_at):
         if postgresql:
             query("DROP OWNED BY limited", **where)
         query("DROP USER limited")
-    assert store.history_problem() is not None
+    assert store.history.problem() is not None
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
@@ -159,4 +159,4 @@ def test_init_waits_for_workers_that_write_to_the_file(store, age, database, ope
             waiting.result(timeout=LOCK_WAIT + 1)
         writer.execute("COMMIT")
         assert waiting.result(timeout=PATIENCE)
-    assert store.history_problem() is None
+    assert store.history.problem() is None

@@ -40,7 +40,7 @@ def make_store(database):
 
 def judge(store, clock, expect=None):
     settings = from_mapping({"url": "sqlite:///unused.db", "expect": expect})
-    return Judge(store, settings, clock=clock, rng=random.Random(1))  # noqa: S311  # jitter
+    return Judge(store, store.alerts, settings, clock=clock, rng=random.Random(1))  # noqa: S311  # jitter
 
 
 def stepped(judges, clock):
@@ -64,7 +64,7 @@ def test_each_rule_is_raised_once_and_closed_once(make_store):
     assert store.replace(added, changed(added, created_at=LONG_AGO))
     milliseconds = round(store.now() * 1000)
     old = milliseconds - 2 * 86_400_000
-    store.record(
+    store.history.record(
         [
             made(
                 "k",
@@ -79,7 +79,7 @@ def test_each_rule_is_raised_once_and_closed_once(make_store):
     )
     assert stepped(judges, clock) == ([("late", "k"), ("silent", "k")], [])
     assert stepped(judges, clock) == ([], [])
-    (silent,) = store.alerts(AlertSelection(rules=frozenset({Rule.SILENT})))
+    (silent,) = store.alerts.find_alerts(AlertSelection(rules=frozenset({Rule.SILENT})))
     assert silent.since == old
 
     (row,) = claim(store, "worker.1").rows
@@ -101,7 +101,7 @@ def test_each_rule_is_raised_once_and_closed_once(make_store):
     expected = [("longest", "k"), ("silent", "k"), ("unusual", "k")]
     assert stepped(judges, clock) == ([], expected)
     assert stepped(judges, clock) == ([], [])
-    assert all(alert.closed is not None for alert in store.alerts())
+    assert all(alert.closed is not None for alert in store.alerts.find_alerts())
 
 
 MANY = 1100

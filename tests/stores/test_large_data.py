@@ -174,5 +174,5 @@ def test_a_bomb_in_a_row_is_a_quarantined_row(database, open_store, settings, sq
 
 def test_many_records_with_large_errors_are_written_at_once(store):
     records = [made("k", owner=f"w.{n}", error=f"{n} " + "x" * 8000) for n in range(50)]
-    store.record(records)
+    store.history.record(records)
     assert runs(store) == records[::-1]

@@ -64,7 +64,7 @@ def test_the_last_runs_are_found_by_an_index(store, database):
     assert cost.examined <= 10 * ASKED, cost.plan
     assert not cost.scans, cost.plan
 
-    found = store.last_runs([*keys, "never"])
+    found = store.history.last_runs([*keys, "never"])
 
     last = {0: RECORDS - 2 * KEYS, 1: RECORDS - 3 * KEYS}
     assert {key: record.scheduled_time for key, record in found.items()} == {
@@ -72,8 +72,8 @@ def test_the_last_runs_are_found_by_an_index(store, database):
     }
     assert {record.error for record in found.values()} == {None}
     late = run_record("k7", outcome="failed", fate=None)
-    store.record([late])
-    assert store.last_runs(["k7"])["k7"].owner == late.owner
+    store.history.record([late])
+    assert store.history.last_runs(["k7"])["k7"].owner == late.owner
 
 
 @pytest.mark.postgresql

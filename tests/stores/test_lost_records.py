@@ -27,7 +27,7 @@ def claim(store, owner):
 
 
 def records(store, key="k"):
-    return [*store.runs(RunSelection(key=key))]
+    return [*store.history.runs(RunSelection(key=key))]
 
 
 def record(row, **fields):
@@ -71,7 +71,7 @@ def test_the_recovery_of_a_dead_worker_records_its_attempts(open_store):
     add(store, "quiet", options='{"history": "none"}')
     store._history_of = lambda row: "none" if row.key == "quiet" else "all"
     claim(store, "dead.1")
-    store.beat(WORKER)
+    store.history.beat(WORKER)
     claimed_at = store.get("k").claimed_at
     recovered = store.recover("dead", alive_time=60, retry_wait=30)
     assert {*recovered} == {"k", "quiet"}
@@ -101,8 +101,8 @@ def test_a_lost_attempt_gives_way_to_what_its_own_worker_knows(open_store):
     claim(store, "dead.1")
     store.recover("dead", alive_time=60, retry_wait=30)
     row = Row(key="k", owner="dead.1", fence=1)
-    store.record([record(row, outcome="preempted", fate=None)])
-    store.record([record(row, outcome="lost", fate=None)])
+    store.history.record([record(row, outcome="preempted", fate=None)])
+    store.history.record([record(row, outcome="lost", fate=None)])
     assert [each.outcome for each in records(store)] == ["preempted"]
 
 
@@ -121,7 +121,7 @@ class TestRemoval:
         add(store, "k", "other")
         rows = {row.key: row for row in claim(store, "w.1").rows}
         next_holder = changed(rows["k"], owner="w.2", fence=2)
-        store.record([record(next_holder)])
+        store.history.record([record(next_holder)])
         store.delete("other")  # is only marked
         removed = Settlement.of(store.get("k"), remove=True)
         store.settle([removed])

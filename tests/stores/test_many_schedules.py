@@ -120,9 +120,9 @@ class TestAdding:
     ):
         sent = inserts_sent(monkeypatch)
         written = {"action": "add", "user": "ann", "host": "here", "program": "test"}
-        store.audit([AuditRecord(key=f"k{n}", **written) for n in range(1000)])
+        store.history.audit([AuditRecord(key=f"k{n}", **written) for n in range(1000)])
         assert len(sent) == 1000 / batches.INSERT_BATCH
-        found = [*store.audits(AuditSelection())]
+        found = [*store.history.audits(AuditSelection())]
         assert [each.key for each in found] == [f"k{n}" for n in reversed(range(1000))]
         first = found[-1]
         assert (first.before, first.after, first.note, first.user) == (None, None, None, "ann")
@@ -131,9 +131,9 @@ class TestAdding:
         sent = inserts_sent(monkeypatch)
         after = '{"k":"' + "x" * 3000 + '"}'
         written = {"action": "add", "user": "ann", "host": "here", "program": "test"}
-        store.audit([AuditRecord(key=f"k{n}", after=after, **written) for n in range(1000)])
+        store.history.audit([AuditRecord(key=f"k{n}", after=after, **written) for n in range(1000)])
         assert len(sent) > 1000 / batches.INSERT_BATCH
-        assert {each.after for each in store.audits(AuditSelection())} == {after}
+        assert {each.after for each in store.history.audits(AuditSelection())} == {after}
 
     def test_when_the_last_one_is_taken_none_is_added(self, store, sql):
         store.add([Row(key=f"k{MANY - 1}")], nonce="n")

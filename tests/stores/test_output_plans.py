@@ -7,7 +7,7 @@ import pytest
 
 from psched.core.output.protocol import OutputSelection
 from psched.core.output.records import RunningAttempt
-from psched.stores.sql.output.statements import stored
+from psched.stores.sql.output import stored
 from psched.testing.store_contract.output import printed
 from support.big_tables import KINDS, Cost, big_store, fill, joined, number
 
@@ -43,7 +43,7 @@ class Printed:
 
     @property
     def sql(self):
-        return self.store._output
+        return self.store.output._sql
 
     def cost(self, statement, values):
         return self.store._connector.run(lambda c: Cost(c, self.kind, statement, values))
@@ -92,7 +92,7 @@ def gather(connection, kind, store):
 def marked(much):
     """A store that has had the time to add up the sizes."""
     calls = (RECORDS + BUSY) // CHUNK
-    assert any(much.store._sum_of_sizes() >= TOTAL for _ in range(calls))
+    assert any(much.store.output._sum_of_sizes() >= TOTAL for _ in range(calls))
     return much
 
 
@@ -100,11 +100,11 @@ def test_a_call_adds_up_a_part_of_what_is_there(much):
     """It takes no longer for a million records than for these."""
     if much.store._query(much.sql.last_mark, {}):
         pytest.skip("another test has added up all of them")
-    assert 0 < much.store._sum_of_sizes() < TOTAL
+    assert 0 < much.store.output._sum_of_sizes() < TOTAL
 
 
 def test_the_sum_is_exact_and_found_by_few_reads(marked):
-    assert marked.store._sum_of_sizes() == TOTAL
+    assert marked.store.output._sum_of_sizes() == TOTAL
     sql = marked.sql
     [(first, _, _)] = marked.store._query(sql.first_mark, {})
     [(last, _, _)] = marked.store._query(sql.last_mark, {})
@@ -170,7 +170,7 @@ def test_a_write_reads_only_what_it_replaces(much):
     records = [printed("busy0", scheduled_time=START + i, owner=f"w.{i + i % 2}") for i in range(9)]
     cost = much.cost(*much.sql.find(records))
     assert cost.examined <= MOST, cost.plan
-    cost = much.cost(*much.sql.delete([1, 77, RECORDS, RECORDS + BUSY]))
+    cost = much.cost(*much.sql.table.delete([1, 77, RECORDS, RECORDS + BUSY]))
     assert cost.examined <= MOST, cost.plan
     assert much.cost(much.sql.insert, stored(printed(owner="new"))).examined <= MOST
 
@@ -212,7 +212,9 @@ def test_the_sum_is_right_after_deletions(marked):
         ends = {"first": found[0][0], "last": found[-1][0], "until": found[-1][0], "before": 0}
         assert marked.store._write(marked.sql.delete_range, ends) == count
         left -= count * SIZE
-        assert marked.store._sum_of_sizes() == left
-    assert marked.store.trim_output(before=0, budget=left, limit=100) == 0
-    assert marked.store.trim_output(before=0, budget=left - 7 * SIZE, limit=100) == len(range(7))
-    assert marked.store._sum_of_sizes() == left - 7 * SIZE
+        assert marked.store.output._sum_of_sizes() == left
+    assert marked.store.output.trim_output(before=0, budget=left, limit=100) == 0
+    assert marked.store.output.trim_output(before=0, budget=left - 7 * SIZE, limit=100) == len(
+        range(7)
+    )
+    assert marked.store.output._sum_of_sizes() == left - 7 * SIZE

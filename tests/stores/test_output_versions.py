@@ -37,18 +37,18 @@ def run_one(store, key):
 
 def test_a_database_without_the_table_is_used_as_before(store, age):
     age()
-    assert store.output_problem() == MISSING
-    assert store.history_problem() is None
+    assert store.output.problem() == MISSING
+    assert store.history.problem() is None
     run_one(store, "k")
     store.try_rights()
     for request in (
-        lambda: store.write_output([printed()]),
-        lambda: store.outputs(OutputSelection(key="k")),
-        lambda: store.output_of(RUNNING),
-        lambda: store.ask_for_output(RUNNING, now=1, until=2),
-        lambda: store.asked_output([RUNNING], 1),
-        lambda: store.write_live_output([printed(is_live=True)]),
-        lambda: store.trim_output(before=0, budget=0, limit=1),
+        lambda: store.output.write_output([printed()]),
+        lambda: store.output.outputs(OutputSelection(key="k")),
+        lambda: store.output.output_of(RUNNING),
+        lambda: store.output.ask_for_output(RUNNING, now=1, until=2),
+        lambda: store.output.asked_output([RUNNING], 1),
+        lambda: store.output.write_live_output([printed(is_live=True)]),
+        lambda: store.output.trim_output(before=0, budget=0, limit=1),
     ):
         with pytest.raises(SchemaError, match=r"psched_output.*`psched init`"):
             request()
@@ -56,12 +56,12 @@ def test_a_database_without_the_table_is_used_as_before(store, age):
 
 def test_a_worker_that_is_connected_notices_the_upgrade_when_it_asks(store, open_at, database, age):
     age()
-    assert store.output_problem() == MISSING
+    assert store.output.problem() == MISSING
     other = open_at(database.url)
     assert [*other.init()] == ["created table psched_output"]
     assert other.plan_init() == []
-    assert store.output_problem() is None
-    store.write_output([printed()])
+    assert store.output.problem() is None
+    store.output.write_output([printed()])
     assert kept(other) == [printed()]
 
 
@@ -70,16 +70,16 @@ def test_the_plan_is_what_init_executes(store, age):
     plan = [sql for sql, _ in store.plan_init()]
     assert sum("CREATE TABLE" in sql and "psched_output" in sql for sql in plan) == 1
     assert all("psched_output" in sql or "psched_info" in sql for sql in plan)
-    assert store.output_problem() == MISSING
+    assert store.output.problem() == MISSING
     store.init()
     assert store.plan_init() == []
-    assert store.output_problem() is None
+    assert store.output.problem() is None
 
 
 def test_a_table_without_the_version_is_completed(store, sql):
-    store.write_output([printed()])
+    store.output.write_output([printed()])
     sql("DELETE FROM psched_info WHERE name = 'output_version'")
-    assert store.output_problem() == MISSING
+    assert store.output.problem() == MISSING
     assert store.init() == []
     assert kept(store) == [printed()]
 
@@ -87,21 +87,21 @@ def test_a_table_without_the_version_is_completed(store, sql):
 def test_a_newer_table_is_left_alone(store, sql, open_store):
     sql("UPDATE psched_info SET value = '2' WHERE name = 'output_version'")
     told = "output has version 2, this psched knows 1; upgrade psched on this host"
-    assert store.output_problem() == told
-    assert store.history_problem() is None
+    assert store.output.problem() == told
+    assert store.history.problem() is None
     run_one(store, "k")
     other = open_store()  # initialises the table once more
-    assert other.output_problem() == told
+    assert other.output.problem() == told
     assert other.plan_init() == []
     with pytest.raises(SchemaError, match="output has version 2"):
-        store.write_output([printed()])
+        store.output.write_output([printed()])
 
 
 def test_a_version_that_nobody_knows_is_ignored(store, sql):
     """As the version without output ignores the version of output."""
     sql("INSERT INTO psched_info (name, value) VALUES ('later_version', '7')")
     sql("CREATE TABLE psched_later (id INTEGER PRIMARY KEY)")
-    assert (store.history_problem(), store.output_problem()) == (None, None)
+    assert (store.history.problem(), store.output.problem()) == (None, None)
     run_one(store, "k")
     assert store.init() == []
 

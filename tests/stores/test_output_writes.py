@@ -20,9 +20,9 @@ def test_what_is_larger_than_the_server_takes_is_refused_at_once(start_mariadb):
         store = open_store()
         store.init()
         with pytest.raises(InvalidValueError, match=r"1153.* the server accepts 1,048,576"):
-            store.write_output([printed(output=noise(2**20))])
+            store.output.write_output([printed(output=noise(2**20))])
         many = [printed(owner=f"w.{n}", output=noise(65_536, n)) for n in range(16)]
-        store.write_output(many)
+        store.output.write_output(many)
         assert kept(store) == many[::-1]
 
 
@@ -35,16 +35,16 @@ def test_what_is_larger_than_the_server_takes_is_refused_at_once(start_mariadb):
 )
 def test_a_write_without_an_answer_is_repeated(store, database, loss, statement, error):
     records = [printed(owner="w.1"), printed(owner="w.2", output=noise(5000))]
-    store.write_output([printed(owner="w.2", is_live=True)])
+    store.output.write_output([printed(owner="w.2", is_live=True)])
     with Proxy(database.server.port) as proxy:
         name = database.url.rpartition("/")[2]
         with store_factory(f"mysql+pymysql://root@{LOOPBACK}:{proxy.port}/{name}") as open_far:
             far = open_far()
-            assert far.output_problem() is None
+            assert far.output.problem() is None
             with proxy.fault(loss, statement), pytest.raises(error):
-                far.write_output(records)
+                far.output.write_output(records)
             for _ in range(2):
-                far.write_output(records)
+                far.output.write_output(records)
     assert kept(store) == records[::-1]
 
 
@@ -64,9 +64,9 @@ def test_a_request_of_a_reader_in_the_middle_of_a_write_does_not_cost_the_output
 
     def ask_first(*arguments):
         monkeypatch.setattr(raw_execute, "repeat", insert)
-        other.ask_for_output(attempt, now=1, until=2)
+        other.output.ask_for_output(attempt, now=1, until=2)
         return insert(*arguments)
 
     monkeypatch.setattr(raw_execute, "repeat", ask_first)
-    store.write_output([record])
+    store.output.write_output([record])
     assert kept(store) == [record]

@@ -64,7 +64,7 @@ def test_a_resumption(fault, statement, *, schedules, settings, store, proxy):
         schedules["k"].resume()
     row = store.get("k")
     assert (row.status, row.next_time) == ("waiting", row.next_run_time)
-    [span] = store.runs()
+    [span] = store.history.runs()
     assert (span.scheduled_time, span.last) == (hour - 5 * HOUR, row.next_time - HOUR)
     assert [each.action for each in schedules.audit("k")] == ["resume", "pause", "add"]
     found = Verifier(store, settings, lambda request: request()).verify(10 * HOUR)

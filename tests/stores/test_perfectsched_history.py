@@ -4,7 +4,6 @@ import pytest
 
 import psched
 from psched.base.errors import SchemaError, UnknownOutcomeError
-from psched.core.history.protocol import KeepsHistory
 from psched.core.store_protocol import Settled
 from psched.testing.store_contract.bench import LATER, LONG_AGO, found, leased
 from psched.testing.store_contract.history import claimed, ending_with, made, recorded, runs
@@ -41,8 +40,8 @@ def test_init_makes_the_tables_of_the_history_once(open_store):
     made_now = [f"created table {name}" for name in EVERY]
     assert [*store.init()][-4:] == made_now
     assert [*store.init()] == []
-    assert isinstance(store, KeepsHistory)
-    assert store.history_problem() is None
+    assert store.history is not None
+    assert store.history.problem() is None
 
 
 def test_init_adds_them_to_a_table_that_perfectsched_has_made(open_store, sql):
@@ -59,16 +58,16 @@ def test_init_adds_them_to_a_table_that_perfectsched_has_made(open_store, sql):
 def test_without_its_tables_everything_works_without_a_history(store, sql, open_store, missing):
     sql(f"DROP TABLE {missing}")
     other = open_store()
-    assert other.history_problem() == (
+    assert other.history.problem() == (
         f"the table '{missing}' of the run history does not exist, or lacks a column;"
         " run `psched init` as a user that may create tables"
     )
     held = leased(other, "k")
     assert other.settle([ending_with(held, recorded(held), next_time=LATER)]) == {"k": Settled.DONE}
     assert found(other, "k").next_time == LATER
-    assert not other.unwritten
+    assert not other.history.unwritten
     with pytest.raises(SchemaError, match="psched init"):
-        other.runs()
+        other.history.runs()
     assert store.get("k") is not None
 
 
@@ -76,11 +75,11 @@ def test_a_refused_record_does_not_stop_a_settlement(store, sql):
     held = leased(store, "k")
     sql("ALTER TABLE psched_runs RENAME COLUMN host TO guest")
     assert store.settle([ending_with(held, recorded(held), next_time=LATER)]) == {"k": Settled.DONE}
-    assert len(store.unwritten) == 1
+    assert len(store.history.unwritten) == 1
     assert found(store, "k").next_time == LATER
     # The new connection notices it.
     store.disconnect()
-    assert "psched_runs" in store.history_problem()
+    assert "psched_runs" in store.history.problem()
 
 
 def test_a_lease_that_another_has_taken_is_not_recorded(store, sql):
@@ -140,7 +139,7 @@ class TestOnAServer:
                 [line] = mine.init()
                 assert line.startswith("no run history and no output: tables cannot be created: ")
                 assert "command denied to user" in line
-                assert "psched_runs" in mine.history_problem()
+                assert "psched_runs" in mine.history.problem()
                 held = leased(mine, "k")
                 assert mine.settle([ending_with(held, recorded(held))]) == {"k": Settled.DONE}
         finally:
@@ -161,11 +160,11 @@ class TestOnAServer:
                 mine = open_mine()
                 held = leased(mine, "k")
                 assert mine.settle([ending_with(held, recorded(held))]) == {"k": Settled.DONE}
-                assert len(mine.unwritten) == 1
+                assert len(mine.history.unwritten) == 1
         finally:
             database.server.query(f"DROP USER {user}")
         assert runs(store) == []
-        store.record([made("k")])
+        store.history.record([made("k")])
         assert len(runs(store)) == 1
 
 

@@ -16,6 +16,7 @@ from psched.core.operations.overview import MOST_COUNTED
 from psched.core.operations.pauses import PauseRule
 from psched.core.selection import selection_of
 from psched.stores.sql.claims import AT_ANY_TIME
+from psched.stores.sql.glances import SqlGlances
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.selecting import SelectedListing
 from psched.stores.sql.statements import Statements, as_seen
@@ -176,8 +177,6 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
 UNJUDGED = {
     "now": "reads no table",
     "selecting": "its statements are judged by `test_a_selection_costs_as_much_as_it_returns`",
-    "overview": "its statements are judged by `test_an_overview_costs_as_much_as_it_shows`",
-    "watching": "judged by `test_what_a_judge_reads_costs_as_much_as_it_returns`",
     "rights": "match no row",
     "count": "counts every row",
     "skip_locked_probe": "matches no row",
@@ -207,7 +206,7 @@ def crowd(request, tmp_path_factory):
         gather(connection, kind, int(store.now()), flooded=state != "calm")
 
     with big_store(kind, request, tmp_path_factory, fill_all) as store:
-        store.change_pause_rules(drop=[], store=RULES)
+        store.pauses.change_pause_rules(drop=[], store=RULES)
         free = (row for row in store.rows() if row.held_by is None)
         yield Crowd(
             kind=kind,
@@ -327,10 +326,26 @@ def test_a_list_of_due_rows_does_not_read_the_others(crowd, monkeypatch):
     assert not [cost.plan for cost in costs if cost.sorts or cost.examined > 2 * MOST]
 
 
-@pytest.mark.parametrize("name", ["leased", "due", "following", "paused", "counts"])
+OVERVIEW = ["leased", "due", "following", "paused", "counts"]
+"""The statements of an overview."""
+
+
+def glances_of(crowd):
+    """What reads rows without their data; and the requests that it sends."""
+    sent = []
+
+    def query(statement, values):
+        sent.append((statement, dict(values)))
+        return crowd.store._query(statement, values)
+
+    connector = crowd.store._connector
+    return SqlGlances(connector.quote(crowd.store._table), connector.dialect, query), sent
+
+
+@pytest.mark.parametrize("name", OVERVIEW)
 def test_an_overview_costs_as_much_as_it_shows(crowd, name):
     """The number of all rows does not matter, only that of the rows which it shows or counts."""
-    statement = getattr(crowd.sql.overview, name)
+    statement = getattr(crowd.store.light_reads, f"_{name}")
     values = {} if name == "counts" else {"limit": MOST_COUNTED if name == "leased" else LIMIT}
     cost = crowd.store._connector.run(lambda c: Cost(c, crowd.kind, statement, values))
     most = {"counts": 5 * MOST_COUNTED, "leased": 4 * LEASED, "following": 4 * LEASED}
@@ -340,27 +355,24 @@ def test_an_overview_costs_as_much_as_it_shows(crowd, name):
 
 
 def test_every_statement_of_an_overview_is_judged(crowd):
-    sent = [each for each in vars(crowd.sql.overview) if not each.startswith("_")]
-    assert sorted(sent) == ["counts", "due", "following", "leased", "paused"]
+    glances, sent = glances_of(crowd)
+    glances.overview(LIMIT)
+    judged = (getattr(glances, f"_{name}") for name in OVERVIEW)
+    assert {str(statement) for statement, _ in sent} == {*map(str, judged)}
 
 
 @pytest.mark.parametrize("what", ["active", "active after", "page", "mentioning", "keys"])
 def test_what_a_judge_reads_costs_as_much_as_it_returns(crowd, what):
     """The number of all rows does not matter; leased rows are read all."""
-    watching, sent = crowd.sql.watching, []
-
-    def query(statement, values):
-        sent.append((statement, dict(values)))
-        return crowd.store._query(statement, values)
-
-    begin = watching.page(crowd.store._query, None, LIMIT, None).following
+    glances, sent = glances_of(crowd)
+    begin = crowd.store.light_reads.row_page(None, LIMIT, None).following
     place = crowd.first[0].next_run_time, crowd.key
     {
-        "active": lambda: watching.active(query, None, LIMIT),
-        "active after": lambda: watching.active(query, place, LIMIT),
-        "page": lambda: watching.page(query, begin, LIMIT, None),
-        "mentioning": lambda: watching.page(query, begin, LIMIT, "expect"),
-        "keys": lambda: watching.of_keys(query, [row.key for row in crowd.first]),
+        "active": lambda: glances.active_rows(None, LIMIT),
+        "active after": lambda: glances.active_rows(place, LIMIT),
+        "page": lambda: glances.row_page(begin, LIMIT, None),
+        "mentioning": lambda: glances.row_page(begin, LIMIT, "expect"),
+        "keys": lambda: glances.light_rows([row.key for row in crowd.first]),
     }[what]()
     assert sent
     for statement, values in sent:

@@ -57,8 +57,8 @@ def open_as(database, redis_cli):
 def test_a_deleted_alert_leaves_nothing_but_the_last_number(store, left, redis_cli):
     for key in "k", "", "k":
         one_closed(store, key, since=SINCE + len(stored(store)), on_close=("mail",))
-        assert store.note_deliveries(changed(one_taken(store), next_try=None))
-    assert store.trim_alerts(before=LATER, limit=9) == 3
+        assert store.alerts.note_deliveries(changed(one_taken(store), next_try=None))
+    assert store.alerts.trim_alerts(before=LATER, limit=9) == 3
     assert left() == ["alert_ids"]
     assert redis_cli("HKEYS", "{psched}:alert_ids") == [b"last"]
 
@@ -68,7 +68,7 @@ def test_leases_are_read_once_however_many_rows_are_due(store, redis_cli):
     store.add([due(f"k{number}") for number in range(many)], nonce="n")
     claimed = claim(store, "w.1", limit=few).rows
     redis_cli("CONFIG", "RESETSTAT")
-    seen = store.active_rows(None, many)
+    seen = store.light_reads.active_rows(None, many)
     calls = redis_cli("INFO", "commandstats")["cmdstat_hmget"]["calls"]
     assert {row.key for row in seen.leased} == {row.key for row in claimed}
     assert len(seen.due) == many - few
@@ -77,25 +77,25 @@ def test_leases_are_read_once_however_many_rows_are_due(store, redis_cli):
 
 def test_a_user_without_a_right_keeps_no_alerts(store, open_as):
     mine = open_as("~{psched}*", "+@all", "-hgetall", "-hexists")
-    assert mine.alerts_problem() == (
+    assert mine.alerts.problem() == (
         "the server refuses HEXISTS, HGETALL (ERR The user executing the script can't run this"
         " command or subcommand); give the user of url the rights that docs/redis.md lists"
     )
     mine.try_rights()
     with pytest.raises(StoreError, match="can't run this command"):
-        mine.raise_alerts([alert()])
-    assert mine.history_problem() is None
+        mine.alerts.raise_alerts([alert()])
+    assert mine.history.problem() is None
     assert stored(store) == []
-    assert store.alerts_problem() is None
+    assert store.alerts.problem() is None
 
 
 def test_the_rights_that_the_documentation_lists_suffice(store, open_as):
     rights = "~{psched}:* +@read +@write +@connection +evalsha +eval +time +wait +info +config|get"
     mine = open_as(*rights.split())
-    assert mine.alerts_problem() is None
+    assert mine.alerts.problem() is None
     one_closed(mine, on_raise=("mail",))
-    assert mine.note_deliveries(changed(one_taken(mine), next_try=None))
-    assert mine.trim_alerts(before=LATER, limit=9) == 1
+    assert mine.alerts.note_deliveries(changed(one_taken(mine), next_try=None))
+    assert mine.alerts.trim_alerts(before=LATER, limit=9) == 1
     assert stored(store) == []
 
 
@@ -103,10 +103,10 @@ def test_a_full_memory_raises_nothing_new_and_ends_what_is_there(store, set_memo
     opened = one_raised(store, on_raise=("mail",), on_close=("mail",))
     set_memory(1)
     with pytest.raises(StoreUnavailableError, match="its memory is full"):
-        store.raise_alerts([alert("other")])
-    assert identities(store.close_alerts([opened], "it has run")) == identities([opened])
-    assert store.note_deliveries(changed(one_taken(store), next_try=None))
-    assert store.trim_alerts(before=LATER, limit=9) == 1
+        store.alerts.raise_alerts([alert("other")])
+    assert identities(store.alerts.close_alerts([opened], "it has run")) == identities([opened])
+    assert store.alerts.note_deliveries(changed(one_taken(store), next_try=None))
+    assert store.alerts.trim_alerts(before=LATER, limit=9) == 1
     set_memory(0)
     one_raised(store, "other")
     assert [each.key for each in stored(store)] == ["other"]

@@ -120,7 +120,7 @@ class Runner:
         """Check that what was acknowledged is there, and that each end has exactly one record."""
         ended = [row.settled_by for row in self._store.rows() if row.status == "finished"]
         assert {*self.acknowledged} <= {*ended}
-        assert sorted(leases_of(self._store.runs())) == sorted(ended)
+        assert sorted(leases_of(self._store.history.runs())) == sorted(ended)
         found = Verifier(self._store, self._settings).verify(DAY)
         assert (found.violations, found.unknown) == ([], {})
 
@@ -180,13 +180,13 @@ class TestLostWrites:
         (row,) = store.claim("w.1", **MOMENT).rows
         done, store = lose(lambda store: store.settle([finish(row)]))
         assert done == {"k": Settled.DONE}
-        assert [*store.runs()] == []
+        assert [*store.history.runs()] == []
         wait_until(lambda: store.now() >= store.get("k").next_run_time, what="the lease's end")
         claimed = store.claim("w.2", **CLAIM)
         assert [(each.key, each.next_time) for each in claimed.rows] == [("k", 1)]
         assert {*claimed.expired} == {"k"}
         assert store.settle([finish(claimed.rows[0])]) == {"k": Settled.DONE}
-        assert leases_of(store.runs()) == ["w.2#2"]
+        assert leases_of(store.history.runs()) == ["w.2#2"]
 
     def test_a_lost_end_that_was_not_acknowledged_is_written_again(self, pair):
         store, lose = pair
@@ -194,7 +194,7 @@ class TestLostWrites:
         _, store = lose(lambda store: store.settle([finish(row)]))
         assert store.settle([finish(row)]) == {"k": Settled.DONE}
         assert store.get("k").next_time == 7
-        assert leases_of(store.runs()) == ["w.1#1"]
+        assert leases_of(store.history.runs()) == ["w.1#1"]
 
     def test_an_end_that_is_not_lost_is_recorded_once_if_it_is_repeated(self, pair):
         store, lose = pair
@@ -202,7 +202,7 @@ class TestLostWrites:
         assert store.settle([finish(row)]) == {"k": Settled.DONE}
         _, store = lose(lambda _: None)
         assert store.settle([finish(row)]) == {"k": Settled.DONE}
-        assert leases_of(store.runs()) == ["w.1#1"]
+        assert leases_of(store.history.runs()) == ["w.1#1"]
 
     def test_a_lost_extension_is_made_up_by_the_next(self, pair):
         store, lose = pair

@@ -4,16 +4,16 @@ import itertools
 import logging
 import re
 from dataclasses import replace as changed
-from pathlib import Path
 
 import pytest
 
 from psched.base.errors import StoreError, StoreUnavailableError
-from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
+from psched.core.history.protocol import AuditSelection, RunSelection
 from psched.core.history.records import AuditRecord, Fate, WorkerRecord
 from psched.core.model import Row
 from psched.core.store_protocol import Settled
-from psched.stores.redis import history_store
+from psched.stores.redis import history as redis_history
+from psched.stores.redis import scripts
 from psched.testing.store_contract.history import ENDED, ending_with, made, recorded
 from support.stores import make_store, store_factory
 from support.waiting import wait_until
@@ -83,14 +83,14 @@ class TestWhatCannotBeWritten:
         set_memory(1)
         for row in first, second:
             assert store.settle([ending_with(row, recorded(row))]) == {row.key: Settled.DONE}
-        store.record([made("e"), made("f")])
+        store.history.record([made("e"), made("f")])
         assert sorted(store.recover("nonce", alive_time=60, retry_wait=1)) == ["c", "d"]
         assert store.get("a").owner is None
         set_memory(0)
-        assert store.lost_records == 6
-        assert [*store.runs()] == []
-        store.record([made("g")])
-        assert [each.key for each in store.runs()] == ["g"]
+        assert store.history.lost_records == 6
+        assert [*store.history.runs()] == []
+        store.history.record([made("g")])
+        assert [each.key for each in store.history.runs()] == ["g"]
         said = [each.getMessage() for each in caplog.records if "run history" in each.getMessage()]
         assert len(said) == 2
         assert said[0].startswith("records of the run history are lost (1 so far): ")
@@ -105,7 +105,7 @@ class TestWhatCannotBeWritten:
             store.replace_and_record(seen, changed(seen, type="new"), [span])
         set_memory(0)
         assert store.get("k") == seen
-        assert [*store.runs()] == []
+        assert [*store.history.runs()] == []
 
     def test_a_user_without_rights_on_streams_replaces_without_records(
         self, store, database, redis_cli
@@ -119,12 +119,12 @@ class TestWhatCannotBeWritten:
                     seen = mine.get(key)
                     new = changed(seen, type="new")
                     assert mine.replace_and_record(seen, new, [made(key, fate=Fate.SKIPPED)])
-                    assert mine.lost_records == lost
-                    assert mine.history_problem() is not None
+                    assert mine.history.lost_records == lost
+                    assert mine.history.problem() is not None
         finally:
             redis_cli("ACL", "DELUSER", "u")
         assert {row.type for row in store.rows()} == {"new"}
-        assert [*store.runs()] == []
+        assert [*store.history.runs()] == []
 
     def test_a_settlement_is_counted_as_lost_only_if_it_is_applied(self, store, set_memory):
         [row] = held(store, "k")
@@ -132,21 +132,21 @@ class TestWhatCannotBeWritten:
         set_memory(1)
         ends = [ending_with(other, recorded(other))]
         assert store.settle(ends) == {"k": Settled.PREEMPTED}
-        assert store.lost_records == 0
+        assert store.history.lost_records == 0
 
     def test_a_user_without_rights_on_streams_settles_without_records(
         self, store, database, redis_cli, caplog
     ):
         [row] = held(store, "k")
-        assert store.history_problem() is None
+        assert store.history.problem() is None
         redis_cli("ACL", "SETUSER", "u", "on", "nopass", "~{psched}*", "+@all", "-@stream")
         try:
             with store_factory(database.url.replace("://", "://u:x@")) as open_mine:
                 mine = open_mine()
                 assert mine.settle([ending_with(row, recorded(row))]) == {"k": Settled.DONE}
-                mine.record([made("a")])
-                assert mine.lost_records == 2
-                assert mine.history_problem() == (
+                mine.history.record([made("a")])
+                assert mine.history.lost_records == 2
+                assert mine.history.problem() == (
                     "the server refuses XADD, XDEL, XRANGE, XREVRANGE (ERR The user executing the"
                     " script can't run this command or subcommand); give the user of url the rights"
                     " that docs/redis.md lists"
@@ -154,7 +154,7 @@ class TestWhatCannotBeWritten:
         finally:
             redis_cli("ACL", "DELUSER", "u")
         assert store.get("k").owner is None
-        assert [*store.runs()] == []
+        assert [*store.history.runs()] == []
         [said] = [each.getMessage() for each in caplog.records if "run history" in each.message]
         assert "(1 so far): ERR The user executing the script can't run this command" in said
 
@@ -166,13 +166,13 @@ class TestWhatCannotBeWritten:
             with store_factory(database.url.replace("://", "://u:x@")) as open_mine:
                 mine = open_mine()
                 assert mine.settle([ending_with(first, recorded(first))]) == {"a": Settled.DONE}
-                assert mine.lost_records == 1
-                assert "XADD" in mine.history_problem()
+                assert mine.history.lost_records == 1
+                assert "XADD" in mine.history.problem()
                 assert mine.settle([ending_with(second, recorded(second))]) == {"b": Settled.DONE}
                 assert sorted(mine.recover("nonce", alive_time=60, retry_wait=1)) == ["c", "d"]
-                assert mine.lost_records == 1
+                assert mine.history.lost_records == 1
                 redis_cli("ACL", "SETUSER", "u", "+@stream")
-                assert mine.history_problem() is None
+                assert mine.history.problem() is None
                 [row] = wait_until(
                     lambda: mine.claim(next(_owners), **{**CLAIM, "limit": 1}).rows,
                     what="a row that was released",
@@ -180,12 +180,12 @@ class TestWhatCannotBeWritten:
                 assert mine.settle([ending_with(row, recorded(row))]) == {row.key: Settled.DONE}
         finally:
             redis_cli("ACL", "DELUSER", "u")
-        assert [each.key for each in store.runs()] == [row.key]
+        assert [each.key for each in store.history.runs()] == [row.key]
 
     @pytest.mark.usefixtures("store")
     def test_every_command_of_the_scripts_is_tried(self, database, redis_cli):
-        folder = Path(history_store.__file__).with_name("lua")
-        texts = [each.read_text() for each in folder.glob("*.lua") if each.stem[:4] != "try_"]
+        scripts_of = vars(scripts).items()
+        texts = [each.text for name, each in scripts_of if name.isupper() and name != "TRY"]
         calls = "".join(re.findall(r"redis\.p?call\((.*?),", "".join(texts)))
         commands = {*re.findall(r"'([A-Z]+)'", calls)}
         assert {"HSET", "XADD", "LPUSH", "LPUSHX"} < commands
@@ -195,7 +195,7 @@ class TestWhatCannotBeWritten:
             redis_cli("ACL", "SETUSER", "u", "reset", "on", "nopass", *rights)
             with store_factory(database.url.replace("://", "://u:x@")) as open_mine:
                 mine = open_mine()
-                said = _missing_right(mine) or mine.output_problem() or mine.alerts_problem() or ""
+                said = _missing_right(mine) or mine.output.problem() or mine.alerts.problem() or ""
                 assert re.search(rf"(?i)\b{command}\b", said)
             redis_cli("ACL", "DELUSER", "u")
 
@@ -203,7 +203,7 @@ class TestWhatCannotBeWritten:
         redis_cli("SET", f"{STREAM}:k", "taken")
         [row] = held(store, "k")
         assert store.settle([ending_with(row, recorded(row))]) == {"k": Settled.DONE}
-        assert store.lost_records == 1
+        assert store.history.lost_records == 1
         assert store.get("k").owner is None
 
 
@@ -211,13 +211,13 @@ class TestWhatIsLeftBehind:
     def test_a_schedule_keeps_the_newest_records(self, open_store, redis_cli):
         store = open_store(history_keep_per_key=3)
         records = [run(store) for _ in range(5)]
-        assert owners(store.runs(RunSelection(key="k"))) == owners(records[:1:-1])
+        assert owners(store.history.runs(RunSelection(key="k"))) == owners(records[:1:-1])
         assert redis_cli("LLEN", f"{STREAM}:k") == 3
 
     def test_the_records_of_all_keys_are_capped(self, open_store, redis_cli, monkeypatch):
-        monkeypatch.setattr(history_store, "MOST_RUNS", 200)
+        monkeypatch.setattr(redis_history, "MOST_RUNS", 200)
         store = open_store()
-        store.record([made(f"k{number}", owner=f"w.{number}") for number in range(1000)])
+        store.history.record([made(f"k{number}", owner=f"w.{number}") for number in range(1000)])
         assert 200 <= redis_cli("XLEN", STREAM) <= 400
 
     def test_old_records_of_a_key_are_deleted_when_new_ones_are_written(self, open_store):
@@ -225,9 +225,9 @@ class TestWhatIsLeftBehind:
         now = int(store.now() * 1000)
         ages = (MONTH + 9, MONTH + 8, MONTH + 7, 7)
         for number, age in enumerate(ages):
-            open_store().record([made("k", owner=f"w.{number}", ended=now - age * 1000)])
+            open_store().history.record([made("k", owner=f"w.{number}", ended=now - age * 1000)])
         new = [run(store) for _ in range(2)]
-        kept = owners(store.runs(RunSelection(key="k")))
+        kept = owners(store.history.runs(RunSelection(key="k")))
         assert kept == [*owners(new[::-1]), "w.3"]
 
     def test_what_a_deleted_schedule_leaves_expires(self, open_store, redis_cli):
@@ -235,39 +235,39 @@ class TestWhatIsLeftBehind:
         record = run(store)
         store.delete("k")
         assert MONTH - 60 < redis_cli("TTL", f"{STREAM}:k") <= MONTH
-        assert owners(store.runs(RunSelection(key="k"))) == [record.owner]
+        assert owners(store.history.runs(RunSelection(key="k"))) == [record.owner]
 
     def test_the_list_of_a_task_that_is_purged_expires_with_it(self, open_store, redis_cli):
         store = open_store(history_keep=MONTH)
         record = run(store, rest=True, retain=100)
         assert 40 < redis_cli("TTL", f"{STREAM}:k") <= 100
         redis_cli("DEL", f"{STREAM}:k")
-        assert owners(store.runs(RunSelection(key="k"))) == [record.owner]
+        assert owners(store.history.runs(RunSelection(key="k"))) == [record.owner]
 
     def test_a_task_that_is_removed_at_once_has_no_list(self, open_store, redis_cli):
         store = open_store(history_keep=MONTH)
         record = run(store, remove=True)
         assert redis_cli("KEYS", f"{STREAM}:*") == []
-        assert owners(store.runs(RunSelection(key="k"))) == [record.owner]
-        assert owners(store.runs(RunSelection(key="K"))) == []
+        assert owners(store.history.runs(RunSelection(key="k"))) == [record.owner]
+        assert owners(store.history.runs(RunSelection(key="K"))) == []
 
     def test_without_an_age_nothing_expires(self, store, redis_cli):
         run(store, rest=True, retain=100)
-        store.record([made("k", owner="w.2")])
+        store.history.record([made("k", owner="w.2")])
         assert redis_cli("TTL", f"{STREAM}:k") == -1
 
     def test_workers_that_were_not_seen_for_long_expire(self, open_store, redis_cli):
         store = open_store(history_keep=MONTH)
-        store.beat(_worker("a"))
+        store.history.beat(_worker("a"))
         assert MONTH - 60 < redis_cli("TTL", "{psched}:worker:a") <= MONTH
         redis_cli("DEL", "{psched}:worker:a")
-        assert [*store.workers()] == []
+        assert [*store.history.workers()] == []
 
 
 class TestLostAttempts:
     def test_recovering_records_what_a_dead_worker_ran(self, open_store):
         store = open_store()
-        store.beat(_worker("dead"))
+        store.history.beat(_worker("dead"))
         keys = [f"k{number}" for number in range(450)]
         store.add(
             [Row(key=key, type="t é", next_time=7, next_run_time=7, label='x"y') for key in keys],
@@ -279,7 +279,7 @@ class TestLostAttempts:
             count += len(rows)
         assert sorted(store.recover("dead", alive_time=60, retry_wait=1)) == sorted(keys)
         assert store.recover("dead", alive_time=60, retry_wait=1) == []
-        found = {each.key: each for each in store.runs()}
+        found = {each.key: each for each in store.history.runs()}
         assert {*found} == {*keys}
         one = found["k0"]
         assert before * 1000 <= one.started <= one.ended <= store.now() * 1000
@@ -300,7 +300,7 @@ class TestLostAttempts:
         store = open_store(history=lambda row: "none" if row.key == "k" else "all")
         held(store, "k", "other")
         assert sorted(store.recover("nonce", alive_time=60, retry_wait=1)) == ["k", "other"]
-        assert [each.key for each in store.runs()] == ["other"]
+        assert [each.key for each in store.history.runs()] == ["other"]
 
     def test_the_time_of_the_expired_claim_is_known(self, open_store):
         store, other = open_store(), open_store()
@@ -332,7 +332,7 @@ class TestLostAttempts:
         redis_cli("ZADD", "{psched}:held", 0, "old.1\0k")
         assert store.get("k").claimed_at is None
         assert store.recover("old", alive_time=60, retry_wait=1) == ["k"]
-        [lost] = store.runs()
+        [lost] = store.history.runs()
         assert (lost.owner, lost.fence, lost.started) == ("old.1", 2, None)
         redis_cli("HSET", "{psched}:row:k", "leased_by", "old.2", "claimed_at", "77#1")
         redis_cli("ZADD", "{psched}:due", "1", "k")
@@ -344,32 +344,32 @@ class TestReading:
         rows = held(store, *(f"k{number}" for number in range(40)))
         ends = [ending_with(row, recorded(row, result='"' + "é" * 200_000 + '"')) for row in rows]
         assert {*store.settle(ends).values()} == {Settled.DONE}
-        assert len([*store.runs()]) == 40
+        assert len([*store.history.runs()]) == 40
         many = [made("k", owner=f"w.{n}", error="x" * 200_000) for n in range(50)]
-        store.record(many)
-        assert owners(store.runs(RunSelection(key="k"))) == owners(many[::-1])
+        store.history.record(many)
+        assert owners(store.history.runs(RunSelection(key="k"))) == owners(many[::-1])
 
     def test_records_that_come_meanwhile_disturb_no_reader(self, store):
-        store.record([made("k", owner=f"w.{n}", ended=ENDED + n) for n in range(450)])
-        reading = store.runs(RunSelection(key="k"))
+        store.history.record([made("k", owner=f"w.{n}", ended=ENDED + n) for n in range(450)])
+        reading = store.history.runs(RunSelection(key="k"))
         first = [next(reading) for _ in range(10)]
-        store.record([made("k", owner=f"late.{n}", ended=ENDED + n) for n in range(20)])
+        store.history.record([made("k", owner=f"late.{n}", ended=ENDED + n) for n in range(20)])
         found = owners([*first, *reading])
         assert found == [f"w.{n}" for n in reversed(range(450))]
 
     def test_what_no_version_of_psched_has_written_is_left_out(self, store, redis_cli):
-        store.record([made("k")])
+        store.history.record([made("k")])
         for garbage in ("", "nonsense", "1 []", "1 {}", '1 {"key":"k"}', b"1 \xff"):
             redis_cli("XADD", STREAM, "*", "key", "k", "record", garbage)
             redis_cli("LPUSH", f"{STREAM}:k", garbage)
             redis_cli("XADD", "{psched}:audit", "*", "key", "k", "record", garbage)
         redis_cli("XADD", STREAM, "*", "odd", "1")
-        assert [each.owner for each in store.runs()] == ["worker.1"]
-        assert [each.owner for each in store.runs(RunSelection(key="k"))] == ["worker.1"]
-        assert [*store.audits(AuditSelection())] == []
-        assert store.last_runs(["k"])["k"].owner == "worker.1"
-        store.record([made("k", owner="worker.2")])
-        assert store.trim(before=ENDED + 1, limit=100) >= 2
+        assert [each.owner for each in store.history.runs()] == ["worker.1"]
+        assert [each.owner for each in store.history.runs(RunSelection(key="k"))] == ["worker.1"]
+        assert [*store.history.audits(AuditSelection())] == []
+        assert store.history.last_runs(["k"])["k"].owner == "worker.1"
+        store.history.record([made("k", owner="worker.2")])
+        assert store.history.trim(before=ENDED + 1, limit=100) >= 2
 
     def test_fields_of_a_later_version_are_ignored(self, store, redis_cli):
         text = (
@@ -377,35 +377,32 @@ class TestReading:
             f'"ended":{ENDED},"colour":"red"}}'
         )
         redis_cli("XADD", STREAM, "*", "key", "k", "record", text)
-        assert [each.owner for each in store.runs()] == ["o.1"]
+        assert [each.owner for each in store.history.runs()] == ["o.1"]
 
     def test_records_that_are_too_old_are_not_read(self, store, redis_cli):
         for number in range(300):
             redis_cli("XADD", STREAM, f"{ENDED + number}-1", "key", "k", "record", "x")
-        store.record([made("k", ended=ENDED + 10**10)])
-        assert len([*store.runs()]) == 1
+        store.history.record([made("k", ended=ENDED + 10**10)])
+        assert len([*store.history.runs()]) == 1
         before = int(redis_cli("INFO", "commandstats")["cmdstat_xrevrange"]["calls"])
         since = ENDED + 10**9
-        assert len([*store.runs(RunSelection(since=since))]) == 1
+        assert len([*store.history.runs(RunSelection(since=since))]) == 1
         after = int(redis_cli("INFO", "commandstats")["cmdstat_xrevrange"]["calls"])
         assert after - before == 1
 
     def test_later_records_have_larger_numbers(self, store):
-        store.record([made("k", owner=f"w.{n}") for n in range(300)])
-        numbers = [each.id for each in store.runs()]
+        store.history.record([made("k", owner=f"w.{n}") for n in range(300)])
+        numbers = [each.id for each in store.history.runs()]
         assert numbers == sorted({*numbers}, reverse=True)
-        assert numbers == [each.id for each in store.runs(RunSelection(key="k"))]
-
-    def test_the_store_has_the_capability(self, store):
-        assert isinstance(store, KeepsHistory)
+        assert numbers == [each.id for each in store.history.runs(RunSelection(key="k"))]
 
     def test_a_change_with_a_large_definition_is_kept(self, store):
         change = AuditRecord(
             key="k", action="modify", user="u", host="h", program="p", before="x" * 1_500_000
         )
-        store.audit([change, change, change])
-        assert len([*store.audits(AuditSelection(key="k"))]) == 3
-        assert [*store.audits(AuditSelection(key="other"))] == []
+        store.history.audit([change, change, change])
+        assert len([*store.history.audits(AuditSelection(key="k"))]) == 3
+        assert [*store.history.audits(AuditSelection(key="other"))] == []
 
 
 def _missing_right(store):
@@ -414,7 +411,7 @@ def _missing_right(store):
         store.try_rights()
     except StoreError as error:
         return str(error)
-    return store.history_problem() or ""
+    return store.history.problem() or ""
 
 
 def _worker(nonce):

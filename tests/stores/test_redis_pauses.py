@@ -48,7 +48,7 @@ def claimed(store, count=[0]):  # noqa: B006  # each owner is used once
 
 def pause(store, type_, **fields):
     rule = PauseRule(id="a", type=type_, since=1, by="ann@web1", **fields)
-    store.change_pause_rules(drop=[], store=[rule])
+    store.pauses.change_pause_rules(drop=[], store=[rule])
 
 
 def test_rows_behind_very_many_paused_ones_are_claimed(store):
@@ -61,7 +61,7 @@ def test_rows_behind_very_many_paused_ones_are_claimed(store):
     add(store, "early", [now - 1999])
     assert claimed(store) == {"early"}
     assert claimed(store) == set()
-    store.change_pause_rules(drop=["a"], store=[])
+    store.pauses.change_pause_rules(drop=["a"], store=[])
     assert claimed(store) == {"mail"}
 
 

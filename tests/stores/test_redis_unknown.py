@@ -192,9 +192,9 @@ class TestReplacementWithRecords:
             far.replace_and_record(seen, new, [span])
         applied = fault is Fault.LOSE_REPLY
         assert (store.get("k").type == "new") is applied
-        assert len([*store.runs()]) == applied
+        assert len([*store.history.runs()]) == applied
         assert far.replace_and_record(seen, new, [span]) is not applied
-        assert (store.get("k").type, len([*store.runs()])) == ("new", 1)
+        assert (store.get("k").type, len([*store.history.runs()])) == ("new", 1)
 
 
 class TestLease:
@@ -228,7 +228,9 @@ class TestLease:
         ):
             far.settle([end])
         assert far.settle([end]) == {"k": Settled.DONE}
-        assert len([*store.runs()]) == len([*store.runs(RunSelection(key="k"))]) == 1
+        assert (
+            len([*store.history.runs()]) == len([*store.history.runs(RunSelection(key="k"))]) == 1
+        )
 
     def test_a_settlement_that_comes_twice_is_applied_once(self, far, held, store, proxy):
         """The first request is delayed, so the second request arrives before it."""

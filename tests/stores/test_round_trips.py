@@ -137,12 +137,12 @@ def test_a_change_or_a_row_that_is_written_alone_needs_no_transaction(database):
     with behind_a_proxy(database.url, database.server.port) as (store, proxy):
         store.now()
         change = AuditRecord(key="a", action="edited", user="ann", host="h1", program="psched")
-        assert answers(proxy, lambda: store.audit([change])) == 1
+        assert answers(proxy, lambda: store.history.audit([change])) == 1
         assert answers(proxy, lambda: store.add([Row(key="a")], nonce="n")) == 1
-        assert answers(proxy, lambda: store.audit([])) == 0
+        assert answers(proxy, lambda: store.history.audit([])) == 0
         many = [change] * (INSERT_BATCH + 1)
-        assert answers(proxy, lambda: store.audit(many)) == 4
-        assert len([*store.audits(AuditSelection())]) == 1 + len(many)
+        assert answers(proxy, lambda: store.history.audit(many)) == 4
+        assert len([*store.history.audits(AuditSelection())]) == 1 + len(many)
 
 
 @servers

@@ -231,9 +231,9 @@ def test_the_table_may_have_any_name_that_the_setting_takes(database, table):
         assert store.recover("w", alive_time=60, retry_wait=0) == ["k"]
         assert store.delete("k")
         closed = one_closed(store, on_raise=("mail",))
-        (held,) = store.take_alerts("m", lease=60, limit=1)
-        assert store.note_deliveries(replace(held, next_try=None))
-        assert store.trim_alerts(before=closed.closed + 1, limit=1) == 1
+        (held,) = store.alerts.take_alerts("m", lease=60, limit=1)
+        assert store.alerts.note_deliveries(replace(held, next_try=None))
+        assert store.alerts.trim_alerts(before=closed.closed + 1, limit=1) == 1
 
 
 def test_two_tables_in_one_database_are_two_stores(database):

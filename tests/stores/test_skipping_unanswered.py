@@ -85,7 +85,7 @@ def test_a_skip(fault, statement, later, *, schedules, settings, store, proxy):
     with proxy.fault(fault, statement):
         schedules["k"].skip(2)
     assert store.get("k").next_time == later + 2 * HOUR
-    [span] = store.runs()
+    [span] = store.history.runs()
     assert (span.fate, span.scheduled_time, span.last) == ("skipped", later, later + HOUR)
     assert [each.action for each in schedules.audit("k")] == ["skip", "add"]
     check(store, settings)
@@ -99,7 +99,7 @@ def test_a_skip_is_told_from_that_of_somebody_else(
     with proxy.fault(fault, b"COMMIT"):
         schedules["k"].skip()
     assert store.get("k").next_time == later + 2 * HOUR
-    spans = sorted(each.scheduled_time for each in store.runs())
+    spans = sorted(each.scheduled_time for each in store.history.runs())
     assert spans == [later, later + HOUR]
     check(store, settings)
 

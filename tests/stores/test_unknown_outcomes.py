@@ -280,9 +280,9 @@ class TestReplacementWithRecords:
             far.replace_and_record(seen, new, [span])
         applied = (fault, statement) == (Fault.LOSE_REPLY, b"COMMIT")
         assert (store.get("k").type == "new") is applied
-        assert len([*store.runs()]) == applied
+        assert len([*store.history.runs()]) == applied
         assert far.replace_and_record(seen, new, [span]) is not applied
-        assert (store.get("k").type, len([*store.runs()])) == ("new", 1)
+        assert (store.get("k").type, len([*store.history.runs()])) == ("new", 1)
 
 
 @each_server

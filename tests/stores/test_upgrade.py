@@ -253,7 +253,7 @@ V2 = worker_record(nonce="v2", host="h1", pid=17)
 
 
 def test_it_is_refused_while_older_workers_are_registered(store, sql, age):
-    store.beat(V2)
+    store.history.beat(V2)
     age()
     with pytest.raises(SchemaError, match=r"workers of an older psched run on .* h1 \(pid 17\);"):
         store.init()
@@ -363,8 +363,8 @@ def test_many_rows_of_a_layout_are_upgraded_in_several_requests(store, redis_cli
 
 @on_redis
 def test_a_layout_is_not_upgraded_while_older_workers_are_registered(store, age_layout):
-    store.beat(replace(V2, nonce="gone", ended=0))
-    store.beat(V2)
+    store.history.beat(replace(V2, nonce="gone", ended=0))
+    store.history.beat(V2)
     age_layout()
     with pytest.raises(SchemaError, match=r"workers of an older psched run on .*: v2; stop"):
         store.init()

@@ -79,12 +79,12 @@ class Installation:
 
     def change(self, action, key, *arguments, **fields):
         """Change a schedule, with a record in the audit trail."""
-        seen = [*self.store.audits(AuditSelection(key=key))]
+        seen = [*self.store.history.audits(AuditSelection(key=key))]
         before = self.store.get(key)
         method = getattr(self.schedules if action == "add" else self.schedules[key], action)
         method(*((key,) if action == "add" else ()), *arguments, **fields)
         after = self.store.get(key)
-        if len([*self.store.audits(AuditSelection(key=key))]) > len(seen):
+        if len([*self.store.history.audits(AuditSelection(key=key))]) > len(seen):
             return  # the client has written it
         names = ("cron", "timezone", "next_time", "status", "options")
         old, new = (
@@ -95,7 +95,7 @@ class Installation:
         )
         if old is not None and new is not None:
             old, new = ({n: v[n] for n in names if old[n] != new[n]} for v in (old, new))
-        self.store.audit(
+        self.store.history.audit(
             [
                 AuditRecord(
                     key=key,
@@ -203,7 +203,7 @@ def test_weeks_of_work_are_clean_and_each_record_that_is_missing_is_missed(
     assert found.schedules == len(DEFINITIONS) + 21
     assert found.instants > 2 * DAY / 700
 
-    fates = [each for each in psched.store.runs() if each.fate is not None]
+    fates = [each for each in psched.store.history.runs() if each.fate is not None]
     known = {"s0", "s1", "s4", "once3"}
     for record in psched.random.sample([each for each in fates if each.key in known], 5):
         psched.sql("DELETE FROM psched_runs WHERE id = :id", id=record.id)
@@ -212,7 +212,7 @@ def test_weeks_of_work_are_clean_and_each_record_that_is_missing_is_missed(
         [only] = missed
         last = only.instant if only.until is None else only.until
         assert only.instant <= record.scheduled_time <= last or record.until is not None
-        psched.store.record([changed(record, id=None)])
+        psched.store.history.record([changed(record, id=None)])
     assert psched.verify().violations == []
 
 
@@ -304,9 +304,9 @@ def test_changes_of_schedules_are_no_violations(install, seed):
         assert psched.verify(DAY / 2).violations == []
         checked += found.instants
 
-    actions = {each.action for each in psched.store.audits(AuditSelection())}
+    actions = {each.action for each in psched.store.history.audits(AuditSelection())}
     assert actions >= {"add", "modify"}
-    assert len([*psched.store.runs(RunSelection(key="a"))]) > 20
+    assert len([*psched.store.history.runs(RunSelection(key="a"))]) > 20
     assert checked > 20
 
 
@@ -371,7 +371,7 @@ class Coast:
 
     def fates(self):
         """The fates of each time that was due, in the order of the times."""
-        covering = [each for each in self.psched.store.runs() if each.fate is not None]
+        covering = [each for each in self.psched.store.history.runs() if each.fate is not None]
         first = min(each.scheduled_time for each in covering)
         times = range(first, int(self.psched.clock.wall()) + 1, 600)
         return [[str(each.fate) for each in covering if each.covers(time)] for time in times]

@@ -57,8 +57,17 @@ class Remote:
         self.answer = 0.0
         self.requests: Counter[str] = Counter()
 
+        # Of its parts, it has only these; it is all of them itself.
+        self.holds = self.pauses = self
+        self.history = self.output = self.alerts = None
+        self.announcements = self.light_reads = self.recorded_changes = None
+
+    def hold(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__getattr__("hold")(*args, **kwargs)
+
     def __getattr__(self, name: str) -> Any:
-        request = getattr(self._store, name)
+        part = self._store.pauses if name in {"pause_rules", "change_pause_rules"} else self._store
+        request = getattr(part, name)
         if not callable(request):
             return request  # such as a count, which costs no request
 
@@ -70,23 +79,6 @@ class Remote:
             return request(*args, **kwargs)
 
         return send
-
-    # A capability must be a method of its own: `isinstance` does not call ``__getattr__``.
-
-    def backlog(self, limit: int) -> Any:
-        return self.__getattr__("backlog")(limit)
-
-    def hold(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__getattr__("hold")(*args, **kwargs)
-
-    def release(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__getattr__("release")(*args, **kwargs)
-
-    def pause_rules(self) -> Any:
-        return self.__getattr__("pause_rules")()
-
-    def change_pause_rules(self, **rules: Any) -> None:
-        self.__getattr__("change_pause_rules")(**rules)
 
 
 class DrivenHost:
@@ -110,7 +102,7 @@ class DrivenHost:
         return store
 
     def remote(self) -> Remote:
-        """The store behind a network; of its capabilities, it has only those of `Remote`."""
+        """The store behind a network; of its parts, it has only those of `Remote`."""
         return Remote(self.store(), self.clock)
 
     def worker(self, store: Any = None, **settings: Any) -> WorkerDriver:

@@ -12,7 +12,6 @@ from psched.app import make_store, read_config
 from psched.base.clock import SystemClock
 from psched.base.retry import retry_while_unavailable
 from psched.client.verifier import Verifier
-from psched.core.history.protocol import KeepsHistory
 from psched.reports.findings import Findings
 from support.service import Service, open_services
 
@@ -49,7 +48,7 @@ def keeps_its_promises(service: Service, *, since: float = DAY) -> Findings | No
     # After a failover, the first of several hosts may be gone.
     send = partial(retry_while_unavailable, clock=SystemClock(), tries=5)
     try:
-        if not isinstance(store, KeepsHistory) or send(store.history_problem) is not None:
+        if store.history is None or send(store.history.problem) is not None:
             return None
         found = Verifier(store, settings, send).verify(since)
     finally:

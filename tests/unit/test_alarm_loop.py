@@ -36,7 +36,7 @@ class Source:
         self.asked += 1
         if self.error is not None:
             raise self.error
-        return Judged(self.store.raise_alerts([ALERT]), wait=self.wait)
+        return Judged(self.store.alerts.raise_alerts([ALERT]), wait=self.wait)
 
 
 class Bench:
@@ -53,7 +53,7 @@ class Bench:
         self.told = []
         self.sources = [Source(self.store), Source(self.store, wait=100.0)]
         wake = threading.Event()
-        deliveries = Deliveries(self.store, "me", self, clock=self.clock, wake=wake)
+        deliveries = Deliveries(self.store.alerts, "me", self, clock=self.clock, wake=wake)
         outage = Outage(
             self.settings,
             host="web1",
@@ -63,7 +63,14 @@ class Bench:
             wake=wake,
         )
         self.loop = AlarmLoop(
-            self.store, self.sources, deliveries, outage, keep=keep, pause=10.0, clock=self.clock
+            self.store,
+            self.store.alerts,
+            self.sources,
+            deliveries,
+            outage,
+            keep=keep,
+            pause=10.0,
+            clock=self.clock,
         )
 
     names = ("ops",)
@@ -159,9 +166,9 @@ def test_without_a_table_nothing_is_judged_until_there_is_one(tmp_path, caplog):
 def test_closed_alerts_are_deleted_when_they_are_old(tmp_path):
     bench = Bench(fill_sqlite(tmp_path / "psched.db"), keep=3600)
     old = Alert(key="old", rule="late", since=1, text="late")
-    bench.store.close_alerts(bench.store.raise_alerts([old]), "over")
+    bench.store.alerts.close_alerts(bench.store.alerts.raise_alerts([old]), "over")
     bench.settle()
-    assert [*bench.store.alerts(AlertSelection(key="old"))]
+    assert [*bench.store.alerts.find_alerts(AlertSelection(key="old"))]
 
 
 @pytest.mark.mariadb

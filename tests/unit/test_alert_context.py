@@ -25,7 +25,7 @@ def host(tmp_path):
 
 def ran(host, outcome, **fields):
     given = {"scheduled_time": START, "owner": "w.1", "fate": None, "outcome": outcome}
-    host.store().record([made("k", **{**given, "ended": 1000 * (START + 60), **fields})])
+    host.store().history.record([made("k", **{**given, "ended": 1000 * (START + 60), **fields})])
 
 
 def alert(rule="failed", since=START, **more):
@@ -48,7 +48,7 @@ def test_a_failure_is_told_with_the_note_the_next_run_and_the_end_of_the_output(
     ran(host, Outcome.FAILED, attempt=2)
     lines = "".join(f"line {number}\n" for number in range(40))
     output = printed("k", scheduled_time=START, owner="w.1", attempt=2, output=lines.encode())
-    store.write_output([output, changed(output, owner="w.0", attempt=1, output=b"earlier")])
+    store.output.write_output([output, changed(output, owner="w.0", attempt=1, output=b"earlier")])
     context = context_of(store, "raised", alert())
     assert (context.note, context.next_run, context.failed) == ("call ann", START, None)
     assert context.output.splitlines() == [f"line {number}" for number in range(25, 40)]
@@ -59,7 +59,7 @@ def test_the_output_of_a_run_that_somebody_has_stopped_is_not_that_of_the_failur
     ran(host, Outcome.FAILED, attempt=1)
     ran(host, Outcome.CANCELLED, attempt=2, owner="w.2", ended=1000 * (START + 61))
     output = printed("k", scheduled_time=START, owner="w.1", attempt=1, output=b"why")
-    store.write_output([output, changed(output, owner="w.2", attempt=2, output=b"stopped")])
+    store.output.write_output([output, changed(output, owner="w.2", attempt=2, output=b"stopped")])
     assert context_of(store, "raised", alert()).output == "why"
 
 

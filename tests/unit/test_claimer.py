@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from psched.config import from_mapping
-from psched.core.store_protocol import Claimed
+from psched.core.store_protocol import Claimed, Store
 from psched.testing import ManualClock, ManualDeadMan, ManualRunnerPool
 from psched.worker.execution import Execution
 from psched.worker.task_table import TaskTable
@@ -15,7 +15,7 @@ NEAR = 0.02
 """The time shortly before a row is due, in seconds."""
 
 
-class Store:
+class Looked(Store):
     """A store with one row that becomes due; another worker always claims the row first.
 
     Attributes:
@@ -35,9 +35,9 @@ class Store:
 
 
 def looks(due, *, poll_interval=1.0):
-    """The times of a worker's claims until a row is due in ``due`` seconds; see `Store.looks`."""
+    """The times of a worker's claims until a row is due in ``due`` seconds; see `Looked.looks`."""
     clock = ManualClock()
-    store = Store(clock, due=due)
+    store = Looked(clock, due=due)
     settings = from_mapping({"url": "sqlite:///unused.db", "poll_interval": poll_interval})
     with contextlib.closing(ManualRunnerPool(clock)) as pool:
         shared = context(clock, settings, store=store, pool=pool, deadman=ManualDeadMan(clock))

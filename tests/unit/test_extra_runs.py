@@ -7,7 +7,6 @@ import pytest
 
 from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
 from psched.core.history.protocol import RunSelection
-from psched.testing import ManualClock
 from support.driven import START, Remote, driven_host
 from support.extra_runs import add_extra_runs
 
@@ -34,7 +33,7 @@ def add_extra(host, key="report", count=1, **fields):
 
 
 def runs(store, key):
-    return [(each.outcome, each.fate) for each in store.runs(RunSelection(key=key))]
+    return [(each.outcome, each.fate) for each in store.history.runs(RunSelection(key=key))]
 
 
 # --- the lease and the hold -----------------------------------------------------------------
@@ -664,12 +663,11 @@ def test_a_worker_that_stops_releases_what_an_unanswered_request_has_held(host):
 
 
 def test_a_store_that_holds_no_schedules_quarantines_extra_runs_that_need_it(host):
-    class Poor(Remote):
-        hold = None
-
     add_daily(host)
     [extra] = add_extra(host)
-    host.worker(Poor(host.store(), ManualClock())).advance(1)
+    remote = host.remote()
+    remote.holds = None
+    host.worker(remote).advance(1)
 
     row = host.row(extra)
     assert row.status == "quarantined"

@@ -34,7 +34,15 @@ class Bench:
         return stores.create(self.settings, clock=self.clock, rng=random.Random(1))  # noqa: S311  # jitter
 
     def monitor(self):
-        return Failures(self.new_store(), self.settings, hooks_of=hooks_of, clock=self.clock)
+        store = self.new_store()
+        return Failures(
+            store,
+            store.history,
+            store.alerts,
+            self.settings,
+            hooks_of=hooks_of,
+            clock=self.clock,
+        )
 
     def add(self, *keys, **fields):
         self.store.add([Row(key=key, next_time=1, **fields) for key in keys], nonce="n")
@@ -70,7 +78,7 @@ class Bench:
             reason=reason,
             reason_code=reason_code,
         )
-        self.store.record([record])
+        self.store.history.record([record])
         return record
 
     def hide_alerts(self):
@@ -92,7 +100,7 @@ class Bench:
         return [(alert.key, alert.rule) for alert in self.alerts(only_open=True)]
 
     def alerts(self, **selection):
-        return [*self.store.alerts(AlertSelection(**selection))]
+        return [*self.store.alerts.find_alerts(AlertSelection(**selection))]
 
 
 def hooks_of(rule, settings):
@@ -364,7 +372,7 @@ def test_an_alert_that_was_closed_by_hand_is_not_raised_again_by_the_same_incide
     bench.add("k")
     monitor = bench.monitor()
     bench.run("k", Outcome.FAILED)
-    bench.store.close_alerts(monitor.step().raised, "closed by ann")
+    bench.store.alerts.close_alerts(monitor.step().raised, "closed by ann")
     for attempt in range(2, 42):
         bench.run("k", Outcome.FAILED, attempt=attempt)
         assert not any(monitor.step()[:2])
@@ -422,7 +430,7 @@ def test_what_fails_after_it_was_ended_and_runs_again_is_a_new_incident(
     raised = monitor.step().raised
     assert [alert.since for alert in raised] == [first.ended]
     if is_closed_by_hand:
-        bench.store.close_alerts(raised, "closed by ann")
+        bench.store.alerts.close_alerts(raised, "closed by ann")
     with closing(psched.open({"url": bench.settings.url})) as schedules:
         steps = restart(schedules)
         next(steps)
@@ -433,7 +441,7 @@ def test_what_fails_after_it_was_ended_and_runs_again_is_a_new_incident(
         bench.run("k", Outcome.FAILED, at=bench.now() + 1000 * attempt, attempt=attempt)
         assert len(monitor.step().raised) == (attempt == 1)
     assert not bench.monitor().step().raised
-    bench.store.close_alerts(bench.alerts(only_open=True), "closed by ann")
+    bench.store.alerts.close_alerts(bench.alerts(only_open=True), "closed by ann")
     bench.run("k", Outcome.FAILED, at=bench.now() + 3000, attempt=3)
     assert not monitor.step().raised
 

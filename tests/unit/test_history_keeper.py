@@ -31,7 +31,8 @@ class History:
 
     def __init__(self, clock):
         self.clock = clock
-        self.problem = None
+        self.history = self
+        self.found_problem = None
         self.failure = None
         self.lost_records = 0
         self.unwritten = deque()
@@ -52,8 +53,8 @@ class History:
     def now(self):
         return self._answer(self.clock.wall())
 
-    def history_problem(self):
-        return self._answer(self.problem)
+    def problem(self):
+        return self._answer(self.found_problem)
 
     def record(self, records):
         self._answer(None)
@@ -97,6 +98,8 @@ class History:
 
 class Without:
     """A store that cannot keep a run history."""
+
+    history = None
 
     def request_aside(self, _send):
         raise AssertionError("nothing is asked")
@@ -460,10 +463,10 @@ def test_a_tick_trims_only_a_few_keys(store, clock):
 
 
 def test_tables_that_are_created_later_are_used(store, clock, caplog):
-    store.problem = "the tables do not exist; run `psched init`"
+    store.found_problem = "the tables do not exist; run `psched init`"
     keeper = make(store, clock)
     keeper.work(0)
-    store.problem = None
+    store.found_problem = None
     keeper.work(0)
     assert store.beats == []
     clock.advance(BEAT_INTERVAL)
@@ -475,7 +478,7 @@ def test_tables_that_are_created_later_are_used(store, clock, caplog):
 @pytest.mark.parametrize("capable", [True, False])
 def test_a_store_without_a_history_is_warned_of_once_in_a_generation(store, clock, caplog, capable):
     caplog.set_level(logging.WARNING)
-    store.problem = "the tables do not exist; run `psched init`"
+    store.found_problem = "the tables do not exist; run `psched init`"
     for number in 0, 1:
         keeper = make(store if capable else Without(), clock, number=number)
         for _ in range(3):

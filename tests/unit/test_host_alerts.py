@@ -29,8 +29,11 @@ class Bench:
         return stores.create(self.settings, clock=self.clock, rng=random.Random(1))  # noqa: S311
 
     def monitor(self, host="web1"):
+        store = self.new_store()
         made = HostAlerts(
-            self.new_store(),
+            store,
+            store.history,
+            store.alerts,
             self.settings,
             host=host,
             observe=lambda: made.seen,
@@ -42,7 +45,7 @@ class Bench:
         return made
 
     def beat(self, host):
-        self.store.beat(
+        self.store.history.beat(
             WorkerRecord(
                 nonce=host,
                 host=host,
@@ -58,7 +61,9 @@ class Bench:
         )
 
     def open(self):
-        return [(a.host, a.rule) for a in self.store.alerts(AlertSelection(only_open=True))]
+        return [
+            (a.host, a.rule) for a in self.store.alerts.find_alerts(AlertSelection(only_open=True))
+        ]
 
 
 @pytest.fixture
@@ -82,7 +87,7 @@ def test_rows_that_wait_too_long_for_a_slot_raise_an_alert_until_none_waits(benc
         " concurrency or processors"
     )
     assert bench.open() == [("web1", "no_slot")]
-    [kept] = bench.store.alerts()
+    [kept] = bench.store.alerts.find_alerts()
     assert (kept.key, kept.on_raise, kept.on_close) == ("", ("on-no_slot",), ("over",))
     # A slot that is free for a moment changes nothing.
     assert step(monitor, BUSY._replace(free=1)) == ([], [])
@@ -151,7 +156,7 @@ def test_a_master_that_has_seen_no_death_yet_does_not_say_that_there_was_none(be
 def test_a_death_is_told_once_even_if_somebody_closes_the_alert(bench):
     monitor = bench.monitor()
     assert len(step(monitor, died(bench))[0]) == 1
-    bench.store.close_alerts([*bench.store.alerts()], "by hand")
+    bench.store.alerts.close_alerts([*bench.store.alerts.find_alerts()], "by hand")
     assert step(monitor) == ([], [])
     bench.clock.advance(1)
     assert len(step(monitor, died(bench, 2))[0]) == 1
@@ -160,20 +165,20 @@ def test_a_death_is_told_once_even_if_somebody_closes_the_alert(bench):
 def test_another_monitor_may_close_an_alert_and_a_want_that_lasts_is_told_again(bench):
     monitor = bench.monitor()
     step(monitor, BUSY)
-    bench.store.close_alerts([*bench.store.alerts()], "by another host")
+    bench.store.alerts.close_alerts([*bench.store.alerts.find_alerts()], "by another host")
     assert len(step(monitor)[0]) == 1
 
 
 def test_an_answer_that_was_lost_leaves_no_alert_open(bench, monkeypatch):
     monitor = bench.monitor()
-    raise_alerts = monitor._store.raise_alerts
+    raise_alerts = monitor._store.alerts.raise_alerts
 
     def unanswered(alerts):
         raise_alerts(alerts)
         raise UnknownOutcomeError
 
     with monkeypatch.context() as patch:
-        patch.setattr(monitor._store, "raise_alerts", unanswered)
+        patch.setattr(monitor._store.alerts, "raise_alerts", unanswered)
         with pytest.raises(UnknownOutcomeError):
             step(monitor, BUSY)
     assert step(monitor) == ([], [])

@@ -41,6 +41,7 @@ class Court:
         self.store = store or host.store()
         self.judge = Judge(
             self.store,
+            self.store.alerts,
             from_mapping(settings),
             clock=host.clock,
             rng=Calm(),
@@ -71,7 +72,7 @@ class Court:
         return raised, closed
 
     def alerts(self, **conditions):
-        return [*self.store.alerts(AlertSelection(**conditions))]
+        return [*self.store.alerts.find_alerts(AlertSelection(**conditions))]
 
     def reasons(self):
         return [alert.closed_text for alert in self.alerts()]
@@ -91,7 +92,7 @@ def worked(host, seconds, **settings):
 
 def history(host, *durations, key="k"):
     """Record runs that took so many seconds."""
-    host.store().record(
+    host.store().history.record(
         [
             made(
                 key,
@@ -118,7 +119,7 @@ def ran(host, seconds, outcome):
         fate=fate,
         ended=1000 * time,
     )
-    host.store().record([record])
+    host.store().history.record([record])
 
 
 class TestLate:
@@ -147,9 +148,11 @@ class TestLate:
         court = Court(host, {"late": "5m"})
         court.judged(10 * MINUTE)
         sent = []
-        raise_alerts = court.store.raise_alerts
-        court.store.raise_alerts = lambda alerts: sent.append(len(alerts)) or raise_alerts(alerts)
-        court.store.close_alerts(court.alerts(), "by hand")
+        raise_alerts = court.store.alerts.raise_alerts
+        court.store.alerts.raise_alerts = lambda alerts: (
+            sent.append(len(alerts)) or raise_alerts(alerts)
+        )
+        court.store.alerts.close_alerts(court.alerts(), "by hand")
         assert court.until_quiet(HOUR) == ([], [])
         assert sent in ([1] * 5, [1] * 6)
 
@@ -215,7 +218,7 @@ class TestLate:
         court = Court(host, {"late": "5m"})
         assert court.judged(6 * MINUTE) == ([("late", "k")], [])
         rule = PauseRule(id="a", type="test", since=START, until=START + HOUR, by="ann@web1")
-        court.store.change_pause_rules(drop=(), store=[rule])
+        court.store.pauses.change_pause_rules(drop=(), store=[rule])
         assert court.judged(PASS_INTERVAL) == ([], [("late", "k")])
         assert court.reasons() == ["type test is paused"]
         assert court.until_quiet(HOUR - 5 * MINUTE) == ([], [])
@@ -388,9 +391,9 @@ class Counting:
 
         def durations(keys, most):
             store.asked += 1
-            return type(store).durations(store, keys, most)
+            return read(keys, most)
 
-        store.asked, store.durations = 0, durations
+        read, store.asked, store.history.durations = store.history.durations, 0, durations
         return store
 
 
@@ -424,7 +427,7 @@ class TestSilent:
         assert court.until_quiet(2 * HOUR) == ([("silent", "k")], [])
         (alert,) = court.alerts()
         assert alert.text.startswith("has last succeeded 1.0 d ago, at 2023-11-14T22:13:20Z")
-        (success,) = [run for run in host.store().runs() if run.outcome == Outcome.FINISHED]
+        (success,) = [run for run in host.store().history.runs() if run.outcome == Outcome.FINISHED]
         assert alert.since == success.ended
 
     def test_a_success_whose_record_is_too_old_to_be_kept_is_not_denied(self, host):
@@ -432,7 +435,7 @@ class TestSilent:
         ran(host, 2 * DAY, Outcome.FINISHED)
         court = Court(host, history_keep="2d")
         host.clock.advance(4 * DAY + HOUR)
-        host.store().trim(before=1000 * (START + 3 * DAY), limit=9)
+        host.store().history.trim(before=1000 * (START + 3 * DAY), limit=9)
         assert court.until_quiet(DAY - HOUR) == ([], [])
         assert court.until_quiet(2 * HOUR) == ([("silent", "k")], [])
         (alert,) = court.alerts()
@@ -449,13 +452,13 @@ class TestSilent:
         ran(host, 10 * HOUR, Outcome.FINISHED)
         for hour in 20, 21, 22:
             ran(host, hour * HOUR, Outcome.FAILED)
-        host.store().trim_key("k", 3)
+        host.store().history.trim_key("k", 3)
         court = Court(host, history_keep_per_key=3)
         host.clock.advance(25 * HOUR)
         court.judged()
         # The judge remembers what it has seen, and what is deleted later does not matter.
         ran(host, 26 * HOUR, Outcome.FAILED)
-        host.store().trim_key("k", 3)
+        host.store().history.trim_key("k", 3)
         assert court.until_quiet(18 * HOUR) == ([], [])
         assert court.until_quiet(2 * HOUR) == ([("silent", "k")], [])
         (alert,) = court.alerts()
@@ -477,9 +480,9 @@ class TestSilent:
         ran(host, HOUR, Outcome.FINISHED)
         court = Court(host, history_keep="2d")
         assert court.until_quiet(DAY + 2 * HOUR) == ([("silent", "k")], [])
-        court.store.close_alerts(court.alerts(), "by hand")
+        court.store.alerts.close_alerts(court.alerts(), "by hand")
         host.clock.advance(DAY)
-        host.store().trim(before=1000 * (START + 2 * HOUR), limit=9)
+        host.store().history.trim(before=1000 * (START + 2 * HOUR), limit=9)
         assert Court(host, history_keep="2d").until_quiet(HOUR) == ([], [])
         assert len(court.alerts()) == 1
 
@@ -526,7 +529,7 @@ class TestSilent:
         host.schedules["k"].pause()
         rule = PauseRule(id="a", type="test", since=START, until=START + 2 * DAY, by="ann@web1")
         court = Court(host)
-        court.store.change_pause_rules(drop=(), store=[rule])
+        court.store.pauses.change_pause_rules(drop=(), store=[rule])
         assert court.until_quiet(2 * DAY - MINUTE) == ([], [])
         host.clock.advance(2 * MINUTE)
         host.schedules["k"].resume()
@@ -571,11 +574,11 @@ class TestTogether:
         add(host)
         court, stale = (Court(host, {"late": "5m"}) for _ in range(2))
         host.clock.advance(10 * MINUTE)
-        old = stale.store.active_rows(None, 10)
+        old = stale.store.light_reads.active_rows(None, 10)
         court.judged()
         worked(host, 1)
         court.judged(PASS_INTERVAL)
-        stale.store.active_rows = lambda *_: old
+        stale.store.light_reads.active_rows = lambda *_: old
         done = stale.judge.step()
         assert ([*done.raised], [alert.closed is None for alert in stale.alerts()]) == ([], [False])
 
@@ -584,7 +587,7 @@ class TestTogether:
         add(host)
         court = Court(host, {"late": "5m"})
         court.until_quiet(10 * MINUTE)
-        court.store.close_alerts(court.alerts(), "closed by ann@web1")
+        court.store.alerts.close_alerts(court.alerts(), "closed by ann@web1")
         assert court.until_quiet(HOUR) == ([], [])
         assert Court(host, {"late": "5m"}).until_quiet(HOUR) == ([], [])
 
@@ -629,14 +632,14 @@ class TestCost:
         for number in range(70):
             add(host, f"k{number}")
         court, pages = Court(host), []
-        read = court.store.row_page
+        read = court.store.light_reads.row_page
 
         def slow(*arguments):
             host.clock.advance(takes)
             pages.append(arguments)
             return read(*arguments)
 
-        court.store.row_page = slow
+        court.store.light_reads.row_page = slow
         end = host.clock.monotonic() + MINUTE
         while host.clock.monotonic() < end:
             host.clock.advance(court.judge.step().wait)
@@ -645,7 +648,11 @@ class TestCost:
     def test_two_judges_do_not_ask_at_the_same_time(self, host):
         settings = from_mapping({"url": "sqlite:///unused.db", "expect": {"late": "5m"}})
         draws = [random.Random(seed) for seed in range(9)]  # noqa: S311  # jitter
-        judges = [Judge(host.store(), settings, clock=host.clock, rng=rng) for rng in draws]
+        stores = [host.store() for _ in draws]
+        judges = [
+            Judge(store, store.alerts, settings, clock=host.clock, rng=rng)
+            for store, rng in zip(stores, draws, strict=True)
+        ]
         waits = {judge.step().wait for judge in judges}
         assert len(waits) == 9
 
@@ -669,15 +676,15 @@ class TestStores:
         add(host)
         court = Court(host, {"late": "5m"})
         host.clock.advance(10 * MINUTE)
-        read = court.store.active_rows
+        read = court.store.light_reads.active_rows
 
         def fail(*_):
             raise OSError("away")
 
-        court.store.active_rows = fail
+        court.store.light_reads.active_rows = fail
         with pytest.raises(OSError, match="away"):
             court.judge.step()
-        court.store.active_rows = read
+        court.store.light_reads.active_rows = read
         assert court.until_quiet(MINUTE) == ([("late", "k")], [])
 
     def test_every_kind_of_reading_gives_the_same(self, host):
@@ -685,8 +692,8 @@ class TestStores:
         store = host.store()
         for name in "active_rows", "row_page", "light_rows":
             row = {
-                "active_rows": lambda: store.active_rows(None, 9).due[0],
-                "row_page": lambda: store.row_page(None, 9, "expect").rows[0],
-                "light_rows": lambda: store.light_rows(["k"])["k"],
+                "active_rows": lambda: store.light_reads.active_rows(None, 9).due[0],
+                "row_page": lambda: store.light_reads.row_page(None, 9, "expect").rows[0],
+                "light_rows": lambda: store.light_reads.light_rows(["k"])["k"],
             }[name]()
             assert row == changed(store.get("k"), data=None)

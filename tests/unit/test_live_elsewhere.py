@@ -93,12 +93,9 @@ def test_output_that_is_known_again_after_a_loss_is_shown_whole():
 class Store:
     """A store in which a worker writes at certain times; a reader reads and asks."""
 
-    # A reader calls none of these.
-    output_problem = outputs = asked_output = NotImplemented
-    write_output = write_live_output = trim_output = NotImplemented
-
     def __init__(self, clock):
         self.clock = clock
+        self.output = self
         self.begun = clock.monotonic()
         self.written = []
         self.asked = []
@@ -237,4 +234,6 @@ def test_a_store_that_is_away_is_no_refusal(live, store):
 
 def test_a_store_that_keeps_no_output_is_told(clock):
     with pytest.raises(NotSupportedError, match="does not keep what tasks print"):
-        LiveElsewhere(SimpleNamespace(), ATTEMPT, send=None, state=None, where="", clock=clock)
+        LiveElsewhere(
+            SimpleNamespace(output=None), ATTEMPT, send=None, state=None, where="", clock=clock
+        )

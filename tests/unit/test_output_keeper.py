@@ -35,7 +35,8 @@ class Outputs:
 
     def __init__(self, clock):
         self.clock = clock
-        self.problem = None
+        self.output = self
+        self.found_problem = None
         self.failure = None
         self.largest = 2**30
         self.asked = 0
@@ -48,11 +49,11 @@ class Outputs:
     def request_aside(self, send):
         return send()
 
-    def output_problem(self):
+    def problem(self):
         self.asked += 1
         if self.failure is not None:
             raise self.failure
-        return self.problem
+        return self.found_problem
 
     def write_output(self, records):
         self.requests.append(len(records))
@@ -80,6 +81,8 @@ class Outputs:
 
 class Without:
     """A store that cannot keep output."""
+
+    output = None
 
     def request_aside(self, _send):
         raise AssertionError("nothing is asked")
@@ -235,7 +238,7 @@ def test_a_request_is_not_much_larger_than_a_mebibyte(store, clock):
 
 
 def test_the_first_worker_of_a_generation_warns_once(store, clock, caplog):
-    store.problem = "no table"
+    store.found_problem = "no table"
     keepers = [make(store, clock, number=number) for number in (0, 1)]
     for _ in range(5):
         for keeper in keepers:
@@ -251,7 +254,7 @@ def test_the_first_worker_of_a_generation_warns_once(store, clock, caplog):
 
 @pytest.mark.parametrize("setting", ["service", "raw", "none"])
 def test_who_wants_no_output_to_be_kept_gets_no_warning(store, clock, caplog, setting):
-    store.problem = "no table"
+    store.found_problem = "no table"
     make(store, clock, output=setting).work()
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
@@ -266,12 +269,12 @@ def test_a_store_that_cannot_keep_output_is_asked_nothing(clock, caplog):
 
 
 def test_output_is_kept_from_the_minute_in_which_the_table_exists(store, clock):
-    store.problem = "no table"
+    store.found_problem = "no table"
     keeper = make(store, clock)
     keeper.add(printed(key="before"))
     work_for(keeper, clock, 10)
     assert keeper.wakes == float("inf"), "nothing waits for the table"
-    store.problem = None
+    store.found_problem = None
     clock.advance(60)
     keeper.work()
     keeper.add(printed(key="after"))
@@ -286,10 +289,10 @@ def test_a_table_that_is_dropped_is_asked_for_again(store, clock):
     store.failure = SchemaError("gone")
     keeper.add(printed(key="lost"))
     keeper.work()
-    store.failure, store.problem = None, "gone"
+    store.failure, store.found_problem = None, "gone"
     work_for(keeper, clock, 30)
     assert keeper.wakes == float("inf")
-    store.problem = None
+    store.found_problem = None
     work_for(keeper, clock, 100)
     keeper.work()
     keeper.add(printed(key="then"))
@@ -500,7 +503,7 @@ def test_the_store_is_asked_every_three_seconds_who_reads_a_running_task(store, 
 
 
 def test_a_store_that_keeps_no_output_is_not_asked_who_reads(store, clock):
-    store.problem = "no table"
+    store.found_problem = "no table"
     keeper = make(store, clock, tasks=[running(clock)])
     work_for(keeper, clock, 50)
     assert keeper.wakes == float("inf")

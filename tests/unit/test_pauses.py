@@ -1,6 +1,7 @@
 """Tests of pauses of types: which occurrences are skipped, and when workers read the rules."""
 
 from dataclasses import replace as changed
+from types import SimpleNamespace
 
 import pytest
 
@@ -169,6 +170,7 @@ class Rules:
 
     def __init__(self, *rules):
         self.rules, self.reads = list(rules), 0
+        self.pauses = self
 
     def pause_rules(self):
         self.reads += 1
@@ -201,7 +203,7 @@ class TestReading:
         assert not reader.is_outdated([leased(type="web")], NOON + 60.5)
 
     def test_a_store_without_rules_has_none(self):
-        reader = PauseReader(object())
+        reader = PauseReader(SimpleNamespace(pauses=None))
         assert not reader.is_outdated([leased()], NOON + 60)
         reader.read(NOON + 60)
         assert reader.pauses(leased(), NOON + 60) == ()
@@ -221,7 +223,7 @@ FIRST = START + (-START % MINUTE)
 
 
 def spans(host, key):
-    found = host.store().runs(RunSelection(key=key))
+    found = host.store().history.runs(RunSelection(key=key))
     return [(each.scheduled_time, each.last, each.fate) for each in found if each.outcome is None]
 
 
@@ -302,12 +304,12 @@ def test_a_row_is_given_back_if_the_rules_cannot_be_read(host):
     worker = host.worker(remote)
     worker.advance(3 * MINUTE)
     host.schedules.resume_type("test")
-    failures = iter([True, True])
+    failures, read = iter([True, True]), remote.pause_rules
 
     def pause_rules():
         if next(failures, False):
             raise StoreUnavailableError("the database is unavailable: test")
-        return type(remote).pause_rules(remote)
+        return read()
 
     remote.pause_rules = pause_rules
     worker.advance(30)
@@ -344,7 +346,7 @@ def test_rules_that_ended_long_ago_are_forgotten(host):
     host.schedules.pause_type("old", "+1h")
     host.clock.advance(8 * DAY)
     host.schedules.pause_type("new")
-    assert [each.type for each in host.store().pause_rules()] == ["new"]
+    assert [each.type for each in host.store().pauses.pause_rules()] == ["new"]
 
 
 def test_wrong_arguments_are_refused(host):

@@ -51,7 +51,7 @@ def test_rows_that_wait_are_moved_to_their_local_time(store, settings, host):
     host(0, OLD)
     rows = [daily(f"k{number}", settings) for number in range(COUNT)]
     store.add(rows, nonce="n")
-    store.beat(worker_record(zone_data=OLD))
+    store.history.beat(worker_record(zone_data=OLD))
     host(60, NEW)
     assert renew(store, settings) > COUNT / 500
     for row in store.rows():
@@ -123,6 +123,6 @@ def test_a_row_that_is_leased_stays(store, settings, host):
 def test_rows_are_read_if_a_worker_had_older_data(store, settings, host, releases, reads):
     store.add([Row(key="k")], nonce="n")
     for number, each in enumerate(releases):
-        store.beat(worker_record(nonce=f"n{number}", zone_data=each))
+        store.history.beat(worker_record(nonce=f"n{number}", zone_data=each))
     host(0, NEW)
     assert (renew(store, settings) > 0) is reads

@@ -10,6 +10,7 @@ from psched import config
 from psched.app import make_store
 from psched.base.errors import ConfigError, InvalidError, StoreUnavailableError
 from psched.core.model import Row
+from psched.core.store_protocol import Store
 from psched.service.jobs import JobDeclarer, Jobs
 from psched.service.program import interpreter_options
 from psched.service.start import start
@@ -132,7 +133,7 @@ def test_a_label_is_a_name_that_cannot_be_taken_for_another_and_a_key(label):
         start({"url": "sqlite:///unused.db"}, label=label)
 
 
-class Taken:
+class Taken(Store):
     """A store in which another program adopts a job just before psched removes the job."""
 
     mine = Row(key="left", label="program")

@@ -12,6 +12,7 @@ from psched.base.lease_times import Deadlines
 from psched.core.history.protocol import RunSelection
 from psched.core.store_protocol import Store
 from psched.process.message_shapes import LONGEST_TIME
+from psched.stores import CAN_LACK
 from psched.worker.worker import LEFT_BEHIND
 from support.driven import START, driven_host
 
@@ -549,12 +550,12 @@ def test_a_lost_attempt_is_recorded_before_what_became_of_its_occurrence(host, a
     worker.run_due()
     worker.advance(3)
 
-    records = {key: [*store.runs(RunSelection(key=key))] for key in keys}
+    records = {key: [*store.history.runs(RunSelection(key=key))] for key in keys}
     assert {tuple((each.outcome, each.fate) for each in found) for found in records.values()} == {
         (end, ("lost", None))
     }
     assert {each.host for found in records.values() for each in found} == {socket.gethostname()}
-    assert {record.fate for record in store.last_runs(keys).values()} == {end[1]}
+    assert {record.fate for record in store.history.last_runs(keys).values()} == {end[1]}
 
 
 def test_a_worker_that_has_run_enough_tasks_says_so_until_it_is_told_to_stop(host):
@@ -798,11 +799,11 @@ def test_an_outage_does_not_end_the_wait_of_rows(host):
 
 
 def test_a_store_that_cannot_count_its_due_rows_is_served_all_the_same(host):
-    class Uncounting:
-        """Passes on all requests of the protocol, but has no capability."""
+    class Uncounting(Store):
+        """Passes on all requests that every store has to answer, but has nothing else."""
 
         def __init__(self, store):
-            for name in vars(Store):
+            for name in {*vars(Store)} - {*CAN_LACK}:
                 if not name.startswith("_"):
                     setattr(self, name, getattr(store, name))
 

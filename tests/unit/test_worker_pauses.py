@@ -23,7 +23,7 @@ def host(tmp_path):
 def runs(host):
     """The records of a key, the oldest first."""
     store = host.store()
-    return lambda key="k": [*store.runs(RunSelection(key=key))][::-1]
+    return lambda key="k": [*store.history.runs(RunSelection(key=key))][::-1]
 
 
 def spans(runs):
@@ -228,8 +228,8 @@ class TestFailures:
     def test_the_history_is_read_only_when_an_occurrence_is_given_up(self, host):
         self.add(host, retry_wait=30, max_attempts=3, pause_after_failures=9)
         store, reads = host.store(), []
-        runs = store.runs
-        store.runs = lambda selection: reads.append(selection.key) or runs(selection)
+        runs = store.history.runs
+        store.history.runs = lambda selection: reads.append(selection.key) or runs(selection)
         worker = worker_of(host, store)
         work(worker, 9 * MINUTE, {"k": "ValueError: no"})
         assert reads == ["k"]

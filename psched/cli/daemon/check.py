@@ -37,11 +37,7 @@ from psched.config.monitoring.hooks import problems_here
 from psched.config.monitoring.http_url import parse
 from psched.config.remarks import is_unverified, remarks
 from psched.config.urls import MEMORY, file_of
-from psched.core.alerts.protocol import KeepsAlerts
-from psched.core.history.protocol import KeepsHistory
 from psched.core.history.records import GONE_AFTER
-from psched.core.operations.pauses import PausesTypes
-from psched.core.output.protocol import KeepsOutput
 from psched.core.output.records import KEPT
 from psched.core.selection import Selection
 from psched.core.store_protocol import Store
@@ -308,18 +304,18 @@ def _check_database(settings: Config, problems: _Problems) -> None:
 
 def _describe_history(store: Store, settings: Config) -> str:
     """Whether a run history is kept, and if not, why."""
-    if not isinstance(store, KeepsHistory):
+    if store.history is None:
         return "not kept: this store cannot keep one"
-    if (problem := store.history_problem()) is not None:
+    if (problem := store.history.problem()) is not None:
         return f"not kept: {problem}"
     return "none (the setting history)" if settings.history == "none" else "kept"
 
 
 def _describe_output(store: Store, settings: Config) -> str:
     """Whether the output of tasks is kept, and if not, why."""
-    if not isinstance(store, KeepsOutput):
+    if store.output is None:
         return "not kept: this store cannot keep it"
-    if (problem := store.output_problem()) is not None:
+    if (problem := store.output.problem()) is not None:
         return f"not kept: {problem}"
     return (
         "kept" if settings.output in KEPT else f"not kept (the setting output: {settings.output})"
@@ -328,17 +324,18 @@ def _describe_output(store: Store, settings: Config) -> str:
 
 def _describe_alerts(store: Store) -> str:
     """Whether alerts are kept, and if not, why."""
-    if not isinstance(store, KeepsAlerts):
+    if store.alerts is None:
         return "not kept: this store cannot keep them"
-    problem = store.alerts_problem()
+    problem = store.alerts.problem()
     return "kept" if problem is None else f"not kept: {problem}"
 
 
 def _zone_data(store: Store) -> Iterator[str]:
     """Yield a line for each host with another release of the zone data than this one."""
-    if not isinstance(store, KeepsHistory) or store.history_problem() is not None:
+    if store.history is None or store.history.problem() is not None:
         return
-    alive = [each for each in store.workers(floor(store.now()) - GONE_AFTER) if each.ended is None]
+    seen = store.history.workers(floor(store.now()) - GONE_AFTER)
+    alive = [each for each in seen if each.ended is None]
     for host, release in sorted({(each.host, each.zone_data) for each in alive}, key=str):
         if release not in {None, zone.VERSION}:
             yield (
@@ -349,9 +346,9 @@ def _zone_data(store: Store) -> Iterator[str]:
 
 def _pauses(store: Store) -> Iterator[str]:
     """Yield a line for each pause of a type or of everything that holds now."""
-    if isinstance(store, PausesTypes):
+    if store.pauses is not None:
         now = store.now()
-        for rule in store.pause_rules():
+        for rule in store.pauses.pause_rules():
             if rule.holds(now):
                 yield f"paused: {describe_pause(rule)}"
 

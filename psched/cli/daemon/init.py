@@ -7,13 +7,12 @@ from contextlib import contextmanager
 import click
 
 from psched.app import make_store
-from psched.base.errors import NotSupportedError
 from psched.cli import options
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.other_database import settings_to_write
 from psched.cli.progress import quiet_option
-from psched.core.store_protocol import PlansInit, Store
+from psched.core.store_protocol import Store
 from psched.handlers.permissions import describe_programs
 
 _PATIENCE = 1.0
@@ -53,10 +52,6 @@ def init(location: ConfigLocation, *, quiet: bool, plan: bool, force: bool) -> N
 
 def _print_plan(store: Store, name: str) -> None:
     """Print the statements that `init` would execute."""
-    if not isinstance(store, PlansInit):
-        raise NotSupportedError(
-            "this store has no SQL to plan; `psched init` creates what it needs"
-        )
     try:
         statements = store.plan_init()
     finally:

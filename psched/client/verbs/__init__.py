@@ -9,7 +9,6 @@ from psched.client.access import Access
 from psched.client.writing import Condition
 from psched.config import Config
 from psched.core.definition import history_setting
-from psched.core.history.protocol import KeepsHistory
 from psched.core.history.records import RunRecord, Skipped
 from psched.core.model import ENDED, Row
 from psched.core.operations.pausing import record_of
@@ -61,10 +60,10 @@ def records_of(
     access: Access, row: Row, spans: Iterable[Skipped], *, owner: str, now: float
 ) -> Sequence[RunRecord]:
     """The records of skipped occurrences; none if the run history does not keep them."""
-    store: object = access.store
-    if history_setting(row, access.settings) == "none" or not isinstance(store, KeepsHistory):
+    history = access.store.history
+    if history_setting(row, access.settings) == "none" or history is None:
         return ()
-    if store.history_problem() is not None:
+    if history.problem() is not None:
         return ()
     host = access.auditor.author.host
     return [record_of(row, each, owner=owner, host=host, now=now) for each in spans]

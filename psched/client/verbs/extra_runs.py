@@ -15,7 +15,7 @@ from psched.client.writing import Condition, insert, require
 from psched.core.columns import encode, parse_options
 from psched.core.declare import When
 from psched.core.definition import parse_row
-from psched.core.history.protocol import KeepsHistory, RunSelection
+from psched.core.history.protocol import RunSelection
 from psched.core.history.records import Fate, Outcome, RunRecord
 from psched.core.model import ENDED, PAUSED, RUNNING, STOPPING, WAITING, Row
 from psched.core.operations.backfills import (
@@ -42,7 +42,6 @@ from psched.core.operations.extra_runs import (
 )
 from psched.core.selection import STATES, Selection
 from psched.core.shorthands import instant
-from psched.core.store_protocol import HoldsSchedules
 
 CAN_HAVE_EXTRA_RUNS = frozenset({WAITING, RUNNING, PAUSED, STOPPING})
 """The states of schedules of which a selection adds extra runs."""
@@ -220,7 +219,7 @@ def _schedule(access: Access, key: str, overlap: str, only_if: Condition | None)
             f"a store of type {kind} has no extra runs, because its rows have no options; move"
             " the schedules to a table of psched (psched migrate)"
         )
-    if overlap != PARALLEL and not isinstance(access.store, HoldsSchedules):
+    if overlap != PARALLEL and access.store.holds is None:
         raise NotSupportedError(
             f"overlap: a store of type {kind} cannot hold a schedule (HoldsSchedules),"
             f" so only {PARALLEL} is possible, not {overlap}"
@@ -247,10 +246,10 @@ def _durations(access: Access, key: str) -> Sequence[float]:
 
 
 def _records(access: Access, selection: RunSelection) -> Iterator[RunRecord]:
-    store = access.store
-    if not isinstance(store, KeepsHistory) or access.send(store.history_problem) is not None:
+    history = access.store.history
+    if history is None or access.send(history.problem) is not None:
         return iter(())
-    return read_each(access.send, access.send(lambda: store.runs(selection)))
+    return read_each(access.send, access.send(lambda: history.runs(selection)))
 
 
 def _live(access: Access, key: str) -> set[int]:

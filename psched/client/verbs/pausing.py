@@ -154,12 +154,11 @@ def resume_type(access: Access, type_: str | None, *, backfill: bool) -> None:
 
 
 def _pausing(access: Access) -> PausesTypes:
-    store: object = access.store
-    if not isinstance(store, PausesTypes):
+    if access.store.pauses is None:
         raise NotSupportedError(
             f"a store of type {access.settings.type} cannot pause types; pause each schedule"
         )
-    return store
+    return access.store.pauses
 
 
 def _id_of(nonce: str) -> str:

@@ -7,12 +7,11 @@ from typing_extensions import override
 from psched.client.access import Access
 from psched.client.verbs import Verb, records_of
 from psched.client.writing import Condition, Recorded, replace, require, was_replaced
-from psched.core.history.protocol import KeepsHistory, RunSelection
+from psched.core.history.protocol import RunSelection
 from psched.core.history.records import Fate, Skipped
 from psched.core.model import PAUSED, RUNNING, WAITING, Row
 from psched.core.operations.rescheduled import Rescheduled, next_runs
 from psched.core.operations.skipping import check_count, reason_of, skip
-from psched.core.store_protocol import ReplacesAndRecords
 
 
 class Skip(Verb[Rescheduled]):
@@ -45,7 +44,7 @@ class Skip(Verb[Rescheduled]):
 
         def was_applied(row: Row, seen: Row, written: Row) -> bool:
             outcome, is_recorded = made[0]
-            if is_recorded and outcome.skipped and isinstance(access.store, ReplacesAndRecords):
+            if is_recorded and outcome.skipped and access.store.recorded_changes is not None:
                 # The row alone cannot tell whether somebody else has skipped the same occurrences.
                 return _is_recorded(access, seen.key, outcome.skipped, owner)
             return was_replaced(row, seen, written)
@@ -73,8 +72,7 @@ class Skip(Verb[Rescheduled]):
 
 
 def _is_recorded(access: Access, key: str, skipped: Skipped, owner: str) -> bool:
-    history: object = access.store
-    if not isinstance(history, KeepsHistory):
+    if (history := access.store.history) is None:
         return False
     selection = RunSelection(key=key, fates=frozenset({Fate.SKIPPED}), covering=skipped.first)
     return any(record.owner == owner for record in history.runs(selection))

@@ -1,15 +1,15 @@
-"""The capability of a store to keep alerts."""
+"""The part of a store that keeps alerts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from psched.core.alerts.alert import Alert
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertSelection:
-    """The alerts that `KeepsAlerts.alerts` returns: those that fulfil everything.
+    """The alerts that `KeepsAlerts.find_alerts` returns: those that fulfil everything.
 
     Attributes:
         key: the key of the schedule; None means every key and every host.
@@ -30,19 +30,18 @@ EVERY_ALERT = AlertSelection()
 """The selection of all alerts."""
 
 
-@runtime_checkable
 class KeepsAlerts(Protocol):
-    """A capability of a `psched.core.store_protocol.Store`: it keeps alerts.
+    """The attribute ``alerts`` of a `psched.core.store_protocol.Store`: it keeps alerts.
 
     Several monitors use the same store at the same time. Each alert is raised, closed and delivered
     by one of them: the store decides by which.
 
-    Every method can raise the exceptions of the methods of a store. If `alerts_problem` returns a
-    problem, the monitors call no other method of this protocol, and the others may raise a
+    Every method can raise the exceptions of the methods of a store. If `problem` returns a problem,
+    the monitors call no other method of this protocol, and the others may raise a
     `psched.errors.SchemaError`.
     """
 
-    def alerts_problem(self) -> str | None:
+    def problem(self) -> str | None:
         """Why no alerts are kept, for example because no table exists; None if they are."""
         ...
 
@@ -70,7 +69,7 @@ class KeepsAlerts(Protocol):
         """
         ...
 
-    def alerts(self, selection: AlertSelection = EVERY_ALERT) -> Iterator[Alert]:
+    def find_alerts(self, selection: AlertSelection = EVERY_ALERT) -> Iterator[Alert]:
         """The alerts of a selection, those that were raised last first."""
         ...
 

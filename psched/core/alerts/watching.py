@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from itertools import islice
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from psched.core.model import RUNNING, Row
+from psched.core.operations.overview import Overview
 from psched.core.selection import Selection
 from psched.core.store_protocol import Store
 
@@ -51,12 +52,22 @@ class RowPage:
     following: object = None
 
 
-@runtime_checkable
-class WatchesRows(Protocol):
-    """A capability of a `Store`: it cheaply reads the rows that the judge looks at.
+class ReadsLightly(Protocol):
+    """The attribute ``light_reads`` of a `Store`: it cheaply reads rows without their data.
 
-    Without it, `active_rows`, `row_page` and `light_rows` read listings, which can take longer.
+    Without it, `psched.core.operations.overview.overview_of`, `active_rows`, `row_page` and
+    `light_rows` read listings, which can take longer.
     """
+
+    def overview(self, limit: int) -> Overview:
+        """What runs, what is late and what is next.
+
+        The cost must not grow with the number of rows, except of leased ones.
+
+        Args:
+            limit: the largest number of rows of each kind.
+        """
+        ...
 
     def active_rows(self, after: Place | None, limit: int) -> ActiveRows:
         """The rows that run or are due; the cost must not grow with the number of other rows.
@@ -84,9 +95,9 @@ class WatchesRows(Protocol):
 
 
 def active_rows(store: Store, after: Place | None, limit: int) -> ActiveRows:
-    """The rows that run or are due; see `WatchesRows.active_rows`."""
-    if isinstance(store, WatchesRows):
-        return store.active_rows(after, limit)
+    """The rows that run or are due; see `ReadsLightly.active_rows`."""
+    if store.light_reads is not None:
+        return store.light_reads.active_rows(after, limit)
     now = store.now()
     leased = store.rows(Selection(statuses=frozenset({RUNNING}), limit=MOST_LEASED))
     overdue = (row for row in store.rows() if (row.next_run_time or 0) <= now)
@@ -99,9 +110,9 @@ def active_rows(store: Store, after: Place | None, limit: int) -> ActiveRows:
 
 
 def row_page(store: Store, begin: object, limit: int, mentioning: str | None) -> RowPage:
-    """A page of all rows; see `WatchesRows.row_page`."""
-    if isinstance(store, WatchesRows):
-        return store.row_page(begin, limit, mentioning)
+    """A page of all rows; see `ReadsLightly.row_page`."""
+    if store.light_reads is not None:
+        return store.light_reads.row_page(begin, limit, mentioning)
     last = begin if isinstance(begin, str) else ""
     rows = (row for row in store.rows(Selection(by_key=True)) if row.key > last)
     page = [*islice(rows, limit)]
@@ -112,11 +123,11 @@ def row_page(store: Store, begin: object, limit: int, mentioning: str | None) ->
 
 
 def light_rows(store: Store, keys: Sequence[str]) -> Mapping[str, Row]:
-    """The rows with these keys; see `WatchesRows.light_rows`."""
+    """The rows with these keys; see `ReadsLightly.light_rows`."""
     if not keys:
         return {}
-    if isinstance(store, WatchesRows):
-        return store.light_rows(keys)
+    if store.light_reads is not None:
+        return store.light_reads.light_rows(keys)
     return {key: _light(row) for key, row in store.look(keys).items()}
 
 

@@ -1,11 +1,20 @@
-"""The capability of a store to keep the run history."""
+"""The part of a store that keeps the run history."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import replace as changed
+from itertools import islice
+from typing import Protocol
 
-from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
+from psched.core.history.records import (
+    FAILED_FATES,
+    FAILURES,
+    WHOLE,
+    AuditRecord,
+    RunRecord,
+    WorkerRecord,
+)
 from psched.core.operations.extra_runs import schedule_of
 
 
@@ -71,9 +80,32 @@ class AuditSelection:
     limit: int | None = None
 
 
-@runtime_checkable
+MOST_UNWRITTEN = 1000
+"""The most records that wait to be written. Further records are dropped, and counted."""
+
+FIRST_FAILURES = 1000
+"""Among so many of the newest records, failures are new to somebody who has seen none."""
+
+_LATE = 60_000
+"""Milliseconds from the end of a run until its record is written, for which
+`KeepsHistory.new_failures` allows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFailures:
+    """The answer to `KeepsHistory.new_failures`.
+
+    Attributes:
+        place: where the next call continues; a text whose meaning only the store knows.
+        records: the records, the newest first. ``error`` and ``result`` are None.
+    """
+
+    place: str
+    records: Sequence[RunRecord]
+
+
 class KeepsHistory(Protocol):
-    """A capability of a `psched.core.store_protocol.Store`: it keeps the run history.
+    """The attribute ``history`` of a `psched.core.store_protocol.Store`: it keeps the run history.
 
     Besides the methods of this protocol, three methods of such a store do more:
 
@@ -84,7 +116,9 @@ class KeepsHistory(Protocol):
       ones can be of earlier leases of the row, and can exist already. A settlement that is not
       applied leaves no record. If the records cannot be written, for example because a right is
       missing or the database answers slowly, the settlements are applied without them. Then the
-      records are in ``unwritten``, or ``lost_records`` grows.
+      records are in ``unwritten``, or ``lost_records`` grows. A store with ``unwritten`` applies no
+      settlement that skips occurrences without its records, as long as the database is merely
+      unavailable.
     * `Store.recover` also writes the record of each lost attempt, in the transaction that releases
       its lease: `psched.core.history.recording.lost_record`. It writes none for a row without
       ``next_time``, or whose setting ``history`` is ``none``
@@ -93,15 +127,24 @@ class KeepsHistory(Protocol):
     A record is identified by key, ``scheduled_time`` and ``owner``: of several records with the
     same ones, the store keeps the first, but see `record`.
 
-    Every method can raise the exceptions of the methods of a store. If `history_problem` returns a
-    problem, the workers call no other method of this protocol, and the others may raise a
+    Every method can raise the exceptions of the methods of a store. If `problem` returns a problem,
+    the workers call no other method of this protocol, and the others may raise a
     `psched.errors.SchemaError`.
+
+    The methods that sum up records have definitions here, which read the records one by one.
     """
 
     lost_records: int
     """How many records this store object could not write and has dropped."""
 
-    def history_problem(self) -> str | None:
+    unwritten: deque[RunRecord] | None = None
+    """The records of settlements that were applied without them, the oldest first.
+
+    Whoever settles takes them out, and writes them later (`record`). The store adds none to
+    `MOST_UNWRITTEN` or more; it drops and counts them instead. None: it drops and counts all.
+    """
+
+    def problem(self) -> str | None:
         """Why no history is kept, for example because the tables do not exist; None if it is."""
         ...
 
@@ -160,27 +203,6 @@ class KeepsHistory(Protocol):
         """The changes of a selection, the newest first."""
         ...
 
-
-@runtime_checkable
-class HandsBackRecords(KeepsHistory, Protocol):
-    """A store with the capability `KeepsHistory` that drops few records."""
-
-    unwritten: deque[RunRecord]
-    """The records of settlements that were applied without them, the oldest first.
-
-    Whoever settles takes them out, and writes them later (`KeepsHistory.record`). The store adds
-    none to `MOST_UNWRITTEN` or more; it drops and counts them instead. It applies no settlement
-    that skips occurrences without its records, as long as the database is merely unavailable.
-    """
-
-
-@runtime_checkable
-class FindsLastRuns(Protocol):
-    """A capability of a store with the capability `KeepsHistory`: it finds the last run of keys.
-
-    Without it, ``psched list`` has no column LAST.
-    """
-
     def last_runs(self, keys: Sequence[str]) -> Mapping[str, RunRecord]:
         """The newest record of each key for which `RunRecord.is_end` is true, in a few requests.
 
@@ -189,46 +211,74 @@ class FindsLastRuns(Protocol):
         Returns:
             The records by key. Keys that no such record has are left out.
         """
-        ...
+        found = dict[str, RunRecord]()
+        for key in keys:
+            last = next((each for each in self.runs(RunSelection(key=key)) if each.is_end), None)
+            if last is not None:
+                found[key] = _light(last)
+        return found
 
+    def durations(self, keys: Sequence[str], most: int) -> Mapping[str, Sequence[int]]:
+        """How long the newest runs of each key took, in milliseconds, in a few requests.
 
-MOST_UNWRITTEN = 1000
-"""The most records that wait to be written. Further records are dropped, and counted."""
+        Runs that finished, failed or were stopped at their time limit count; others were cut short.
 
-FIRST_FAILURES = 1000
-"""Among so many of the newest records, failures are new to somebody who has seen none."""
+        Args:
+            keys: the keys.
+            most: the largest number of runs of each key.
 
+        Returns:
+            The durations by key, of the newest run first. Keys that no such run has are left out.
+        """
+        found = dict[str, Sequence[int]]()
+        for key in keys:
+            runs = self.runs(RunSelection(key=key, outcomes=WHOLE, limit=most))
+            took = [each.ended - each.started for each in runs if each.started is not None]
+            if took:
+                found[key] = took
+        return found
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewFailures:
-    """The answer to `FollowsFailures.new_failures`.
+    def failures(self, *, since: int, among: int, limit: int) -> Sequence[RunRecord]:
+        """The newest records of failures, the newest first.
 
-    Attributes:
-        place: where the next call continues; a text whose meaning only the store knows.
-        records: the records, the newest first. ``error`` and ``result`` are None.
-    """
+        A record counts that has one of `psched.core.history.records.FAILURES` as its outcome, or
+        one of `psched.core.history.records.FAILED_FATES` as its fate. ``error`` and ``result`` are
+        None, because they can be large.
 
-    place: str
-    records: Sequence[RunRecord]
-
-
-@runtime_checkable
-class FollowsFailures(Protocol):
-    """A capability of a store that keeps the run history: it tells which failures are new.
-
-    The monitors need it to raise alerts about failed runs.
-    """
+        Args:
+            since: the earliest ``ended``, in milliseconds.
+            among: among how many of the newest records of all keys they are searched.
+            limit: the largest number of records.
+        """
+        newest = self.runs(RunSelection(since=since, limit=among))
+        return [_light(each) for each in islice(filter(_has_failed, newest), limit)]
 
     def new_failures(self, after: str | None, limit: int) -> NewFailures:
         """The records of failures that were written since an earlier call.
 
-        A record counts that `psched.core.operations.overview.SummarizesRuns.failures` counts. A
-        record can be returned by several calls, because a transaction can take long. The cost grows
-        with the number of records that are new, not with the size of the history.
+        The monitors need it to raise alerts about failed runs. A record counts that `failures`
+        counts. A record can be returned by several calls, because a transaction can take long. The
+        cost should grow with the number of records that are new, not with the size of the history.
 
         Args:
             after: `NewFailures.place` of the earlier call; None means that the failures among the
                 newest `FIRST_FAILURES` records are wanted.
             limit: the largest number of records; the oldest ones are left out.
         """
-        ...
+        wanted = RunSelection(limit=FIRST_FAILURES)
+        if after is not None:
+            wanted = RunSelection(since=int(after) - _LATE)
+        records = [*self.runs(wanted)]
+        ends = [each.ended for each in records]
+        return NewFailures(
+            place=str(max([int(after or 0), *ends])),
+            records=[_light(each) for each in islice(filter(_has_failed, records), limit)],
+        )
+
+
+def _has_failed(record: RunRecord) -> bool:
+    return record.outcome in FAILURES or record.fate in FAILED_FATES
+
+
+def _light(record: RunRecord) -> RunRecord:
+    return changed(record, error=None, result=None)

@@ -1,16 +1,15 @@
-"""The capability of a store to tell other hosts at once that rows may be due."""
+"""The part of a store that tells other hosts at once that rows may be due."""
 
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 
-@runtime_checkable
 class Announces(Protocol):
-    """A capability of a `Store`: it carries an announcement to all who listen.
+    """The attribute ``announcements`` of a `Store`: it carries an announcement to all who listen.
 
     An announcement contains no data, it only says: rows may be due. It can get lost, for example
     while a listener reconnects, so workers poll the store nevertheless. The setting
-    ``wake: notify`` needs this capability.
+    ``wake: notify`` needs it.
     """
 
     def announce(self) -> None:

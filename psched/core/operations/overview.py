@@ -5,10 +5,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from itertools import islice
 from math import floor
-from typing import Protocol, runtime_checkable
 
-from psched.core.history.protocol import KeepsHistory, RunSelection
-from psched.core.history.records import WHOLE, RunRecord
 from psched.core.model import PAUSED, QUARANTINED, RUNNING, Row
 from psched.core.selection import Selection
 from psched.core.store_protocol import Store
@@ -50,76 +47,10 @@ class Overview:
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-@runtime_checkable
-class GivesOverview(Protocol):
-    """A capability of a `Store`: it says what runs, what is late and what is next.
-
-    Without it, `overview_of` reads the same from listings, which can take longer.
-    """
-
-    def overview(self, limit: int) -> Overview:
-        """What the store contains now.
-
-        The cost must not grow with the number of rows, except of leased ones.
-
-        Args:
-            limit: the largest number of rows of each kind.
-        """
-        ...
-
-
-@runtime_checkable
-class SummarizesRuns(Protocol):
-    """A capability of a store that keeps the run history: it sums up the newest records cheaply."""
-
-    def durations(self, keys: Sequence[str], most: int) -> Mapping[str, Sequence[int]]:
-        """How long the newest runs of each key took, in milliseconds, in a few requests.
-
-        Runs that finished, failed or were stopped at their time limit count; others were cut short.
-
-        Args:
-            keys: the keys.
-            most: the largest number of runs of each key.
-
-        Returns:
-            The durations by key, of the newest run first. Keys that no such run has are left out.
-        """
-        ...
-
-    def failures(self, *, since: int, among: int, limit: int) -> Sequence[RunRecord]:
-        """The newest records of failures, the newest first.
-
-        A record counts that has one of `psched.core.history.records.FAILURES` as its outcome, or
-        one of `psched.core.history.records.FAILED_FATES` as its fate. ``error`` and ``result`` are
-        None, because they can be large.
-
-        Args:
-            since: the earliest ``ended``, in milliseconds.
-            among: among how many of the newest records of all keys they are searched.
-            limit: the largest number of records.
-        """
-        ...
-
-
-def durations_of(
-    history: KeepsHistory, keys: Sequence[str], most: int
-) -> Mapping[str, Sequence[int]]:
-    """How long the newest runs of each key took; see `SummarizesRuns.durations`."""
-    if isinstance(history, SummarizesRuns):
-        return history.durations(keys, most)
-    found = dict[str, Sequence[int]]()
-    for key in keys:
-        runs = history.runs(RunSelection(key=key, outcomes=WHOLE, limit=most))
-        took = [each.ended - each.started for each in runs if each.started is not None]
-        if took:
-            found[key] = took
-    return found
-
-
 def overview_of(store: Store, limit: int) -> Overview:
-    """What a store contains now; see `GivesOverview.overview`."""
-    if isinstance(store, GivesOverview):
-        return store.overview(limit)
+    """What a store contains now; see `psched.core.alerts.watching.ReadsLightly.overview`."""
+    if store.light_reads is not None:
+        return store.light_reads.overview(limit)
     now = store.now()
 
     def read(**conditions: object) -> list[Row]:

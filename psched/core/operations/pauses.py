@@ -12,7 +12,7 @@ pause if it fell due in these seconds, that is after ``delay`` and jitter.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from math import inf
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self
 
 from psched.base.texts import cut
 from psched.config import Config
@@ -107,12 +107,11 @@ class PauseRule:
         return cls(**known)  # type: ignore[arg-type]  # just checked
 
 
-@runtime_checkable
 class PausesTypes(Protocol):
-    """A capability of a `psched.core.store_protocol.Store`: it obeys the rules that it stores.
+    """The attribute ``pauses`` of a `psched.core.store_protocol.Store`, which obeys these rules.
 
     `Store.claim` leases no row of a type that a stored rule pauses at that time, and does not
-    return its time as ``next_due``; `CountsBacklog.backlog` leaves it out. A rule takes effect with
+    return its time as ``next_due``; `Store.backlog` leaves it out. A rule takes effect with
     the next claim that begins after the rule was stored. `HoldsSchedules.hold` ignores rules.
     """
 
@@ -244,7 +243,7 @@ class PauseReader:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store: PausesTypes | None = store if isinstance(store, PausesTypes) else None
+        self._stored = store.pauses
         self._rules: Sequence[PauseRule] = ()
         self._read_at = -inf
 
@@ -254,7 +253,7 @@ class PauseReader:
 
     def is_unsure(self, row: Row, now: float) -> bool:
         """Whether it is unknown if a row that was claimed fell due during a pause."""
-        if self._store is None or not may_be_skipped(row, now):
+        if self._stored is None or not may_be_skipped(row, now):
             return False
         # A rule that seems to hold has ended since it was read: its row has been claimed.
         return not now - _VALID <= self._read_at <= now or bool(
@@ -263,8 +262,8 @@ class PauseReader:
 
     def read(self, now: float) -> None:
         """Read the rules."""
-        if self._store is not None:
-            self._rules = self._store.pause_rules()
+        if self._stored is not None:
+            self._rules = self._stored.pause_rules()
             self._read_at = now
 
     def pauses(self, row: Row, now: float) -> tuple[PastPause, ...]:

@@ -1,9 +1,9 @@
-"""The capability of a store to keep what attempts have printed."""
+"""The part of a store that keeps what attempts have printed."""
 
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from psched.core.output.records import OutputRecord, RunningAttempt
 
@@ -25,16 +25,15 @@ class OutputSelection:
     limit: int | None = None
 
 
-@runtime_checkable
 class KeepsOutput(Protocol):
-    """A capability of a `psched.core.store_protocol.Store`: it keeps what attempts have printed.
+    """The attribute ``output`` of a `psched.core.store_protocol.Store`: what attempts have printed.
 
-    Every method can raise the exceptions of the methods of a store. If `output_problem` returns a
-    problem, the workers call no other method of this protocol, and the others may raise a
+    Every method can raise the exceptions of the methods of a store. If `problem` returns a problem,
+    the workers call no other method of this protocol, and the others may raise a
     `psched.errors.SchemaError`.
     """
 
-    def output_problem(self) -> str | None:
+    def problem(self) -> str | None:
         """Why no output is kept, for example because the table does not exist; None if it is."""
         ...
 

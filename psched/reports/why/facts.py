@@ -16,7 +16,7 @@ from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelect
 from psched.core.history.records import AuditRecord, RunRecord, WorkerRecord
 from psched.core.model import RUNNING, Row
 from psched.core.operations.extra_runs import extra_key, id_of_instant
-from psched.core.operations.pauses import PausesTypes, as_paused
+from psched.core.operations.pauses import as_paused
 from psched.core.operations.pausing import zone_of
 from psched.core.selection import Selection
 from psched.core.store_protocol import Store
@@ -218,7 +218,7 @@ class Facts:
 
     @property
     def _history(self) -> KeepsHistory | None:
-        return self.store if isinstance(self.store, KeepsHistory) and not self.no_history else None
+        return None if self.no_history else self.store.history
 
     def _runs(self, selection: RunSelection) -> Sequence[RunRecord]:
         if (history := self._history) is None:
@@ -254,8 +254,8 @@ class Facts:
 def read_facts(store: Store, settings: Config, send: Send, key: str, row: Row | None) -> Facts:
     """Read what every answer needs."""
     now = send(store.now)
-    if row is not None and isinstance(store, PausesTypes):
-        rules = send(store.pause_rules)
+    if row is not None and store.pauses is not None:
+        rules = send(store.pauses.pause_rules)
         row = as_paused(row, rules, zone_of(row, settings), now)
     facts = Facts(
         store=store,
@@ -266,16 +266,17 @@ def read_facts(store: Store, settings: Config, send: Send, key: str, row: Row | 
         now=now,
         no_history="a store of this kind keeps none",
     )
-    if not isinstance(store, KeepsHistory):
+    history = store.history
+    if history is None:
         return facts
-    if (problem := send(store.history_problem)) is not None:
+    if (problem := send(history.problem)) is not None:
         return changed(facts, no_history=problem)
     changes, runs = AuditSelection(key=key, limit=_AUDITS), RunSelection(key=key, limit=_LATEST)
     return changed(
         facts,
         no_history=None,
-        audits=send(lambda: [*store.audits(changes)]),
-        latest=send(lambda: [*store.runs(runs)]),
+        audits=send(lambda: [*history.audits(changes)]),
+        latest=send(lambda: [*history.runs(runs)]),
     )
 
 

@@ -231,9 +231,9 @@ class Connector:
         Without this check, the server could refuse a command in the middle of a script, and would
         not undo the commands before it.
         """
-        refused = self._evaluate(connection, scripts.TRY_COMMANDS, writing=False)
+        refused = self._evaluate(connection, scripts.TRY, "rows", writing=False)
         if refused:
-            commands = ", ".join(dict.fromkeys(command.decode() for command in refused))
+            commands = ", ".join(dict.fromkeys(command.decode() for command in refused[::2]))
             raise StoreError(f"cannot {commands} keys that begin with {self._prefix}")
         if self.replicas:
             try:

@@ -273,3 +273,8 @@ def _time(score: bytes | None) -> int | None:
         return None
     seconds = float(score)
     return floor(seconds) if isfinite(seconds) else _LARGEST if seconds > 0 else -_LARGEST
+
+
+def seconds_of(seconds: bytes, microseconds: bytes) -> float:
+    """A time of the server's clock, in Unix seconds."""
+    return int(seconds) + int(microseconds) / 1e6

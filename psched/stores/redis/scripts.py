@@ -1,16 +1,18 @@
-"""The requests to a Redis server: each request is a Lua script, a file in the folder ``lua``.
+"""The requests to a Redis server: each request is a Lua script in a file of the folder ``lua``.
 
 While a script runs, the server runs no other request, so nobody else changes the data meanwhile.
 All scripts read the server's clock. A script that ends or extends a lease, or replaces the data of
 a leased row, first checks that the row still has the given owner and fence.
 
 The file ``prelude.lua``, which describes the layout of the data, is put in front of each script.
-The first line of each other file contains the flags of the script
+In the other files, each script begins with a line of three hyphens, its name and its flags
 (https://redis.io/docs/latest/develop/programmability/lua-api/#script-flags): ``no-writes`` if the
 script only reads, and ``allow-oom`` if the server must run the script even if its memory is full.
 """
 
 import hashlib
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,17 +32,29 @@ class Script:
     digest: str
 
 
+def _read(folder: Path) -> Mapping[str, tuple[str, str]]:
+    """The flags and the text of each script, by its name."""
+    found = dict[str, tuple[str, str]]()
+    for path in folder.glob("*.lua"):
+        for part in re.split(r"^--- ", path.read_text(), flags=re.MULTILINE)[1:]:
+            head, _, body = part.partition("\n")
+            name, _, flags = head.partition(": ")
+            found[name] = flags, body
+    return found
+
+
 def _script(name: str, *, flagged: bool = True) -> Script:
     # The flags must stay on the first line, where Redis reads them. Because of the flags, a replica
     # refuses to run a script that does not have the flag ``no-writes``.
-    flags, _, body = (_FOLDER / f"{name}.lua").read_text().partition("\n")
-    flags = flags if flagged else "#!lua"
-    text = f"{flags}\n{_PRELUDE}\n{body}"
+    flags, body = _TEXTS[name]
+    first = f"#!lua flags={flags}" if flags and flagged else "#!lua"
+    text = f"{first}\n{_PRELUDE}\n{body}"
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return Script(text, digest)
 
 
 _PRELUDE = (_FOLDER / "prelude.lua").read_text()
+_TEXTS = _read(_FOLDER)
 
 ADD = _script("add")
 ALERTS_PAGE = _script("alerts_page")
@@ -86,10 +100,7 @@ TRIM = _script("trim")
 TRIM_ALERTS = _script("trim_alerts")
 TRIM_KEY = _script("trim_key")
 TRIM_OUTPUT = _script("trim_output")
-TRY_ALERTS = _script("try_alerts")
-TRY_COMMANDS = _script("try_commands")
-TRY_HISTORY = _script("try_history")
-TRY_OUTPUT = _script("try_output")
+TRY = _script("try")
 UPDATE_DATA = _script("update_data")
 UPGRADE = _script("upgrade")
 WATCH = _script("watch")

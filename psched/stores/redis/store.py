@@ -21,8 +21,7 @@ from psched.config import redis_urls
 from psched.core.attempts import WORKER_DIED
 from psched.core.history.recording import lost_record
 from psched.core.history.records import GONE_AFTER, RunRecord, WorkerRecord
-from psched.core.model import MARKS, PAUSED, RUNNING, Row, Settlement, Token
-from psched.core.operations.overview import COUNTED, DUE, MOST_COUNTED, Overview, made_of
+from psched.core.model import MARKS, Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import (
     Backlog,
@@ -30,14 +29,19 @@ from psched.core.store_protocol import (
     ClaimUnknownError,
     ExpiredLease,
     Settled,
+    Store,
 )
 from psched.stores.parameters import StoreParameters
-from psched.stores.redis import diagnostics, encoding, history_encoding, scripts
+from psched.stores.redis import diagnostics, encoding, history, scripts
+from psched.stores.redis.alerts import RedisAlerts
 from psched.stores.redis.connector import VERSION, Connector
 from psched.stores.redis.encoding import Argument
-from psched.stores.redis.history_store import batches, record_arguments, size_of_record
+from psched.stores.redis.glances import RedisGlances
+from psched.stores.redis.history import RedisHistory, record_arguments, size_of_record
+from psched.stores.redis.output import RedisOutput
+from psched.stores.redis.pauses import RedisPauses
 from psched.stores.redis.scripts import Script
-from psched.stores.redis.watching.store import WatchStore
+from psched.stores.redis.side_store import batches
 from psched.stores.upgrading import refuse_older
 
 T = TypeVar("T")
@@ -63,16 +67,14 @@ The limit is necessary because a server closes a connection that sends 1 GB in o
 """
 
 
-_MOST_READ = 500
-"""The most leased rows, and the most resting rows, that `RedisStore.overview` reads."""
-
-
-class RedisStore(WatchStore):
+class RedisStore(Store):
     """Schedules in one database of a Redis server.
 
     Args:
         parameters: the settings of the store.
     """
+
+    history: RedisHistory
 
     def __init__(self, parameters: StoreParameters, *, clock: Clock) -> None:
         self._connect = partial(
@@ -84,8 +86,14 @@ class RedisStore(WatchStore):
             tls=parameters.tls,
             replicas=parameters.wait_replicas,
         )
-        super().__init__(parameters)
-        self._connector = self._connect()
+        self._connector = connector = self._connect()
+        self._history_of = parameters.history
+        self.history = RedisHistory(connector, parameters)
+        self.output = RedisOutput(connector, parameters)
+        self.alerts = RedisAlerts(connector)
+        self.pauses = RedisPauses(connector)
+        self.light_reads = RedisGlances(connector)
+        self.holds = self.announcements = self.recorded_changes = self
         self._pack = partial(compress, above=parameters.compress_above, form=bytes)
         self._clock = clock
         self._table = parameters.table
@@ -129,7 +137,7 @@ class RedisStore(WatchStore):
 
     @override
     def now(self) -> float:
-        return _seconds(*self._connector.ask("TIME"))
+        return encoding.seconds_of(*self._connector.ask("TIME"))
 
     @override
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
@@ -163,31 +171,8 @@ class RedisStore(WatchStore):
             found = iter(sorted(found, key=lambda row: row.key))
         return SelectedRows(found, selection)
 
-    def overview(self, limit: int) -> Overview:
-        """Read what runs and what is next, as `GivesOverview.overview` describes.
-
-        There is no index of statuses. If many rows rest, the number of those with each status is
-        not known, and paused rows are left out.
-        """
-        seconds, microseconds, held, due, resting, *found = self._read(
-            scripts.OVERVIEW, min(limit, BATCH), _MOST_READ
-        )
-        leased, late, following, rest = ([*map(encoding.row_of, rows)] for rows in found)
-        counts = {RUNNING: min(held, MOST_COUNTED), DUE: min(due, MOST_COUNTED)}
-        if resting <= _MOST_READ:
-            counts |= {each: sum(row.status == each for row in rest) for each in COUNTED}
-        return made_of(
-            _seconds(seconds, microseconds),
-            leased=leased,
-            due=late,
-            following=following,
-            paused=[row for row in rest if row.status == PAUSED],
-            counts=counts,
-            limit=limit,
-        )
-
+    @override
     def count(self) -> int:
-        """Count the rows, as `CountsRows.count` describes."""
         return int(self._read(scripts.COUNT))
 
     @override
@@ -201,11 +186,11 @@ class RedisStore(WatchStore):
 
     def replace_and_record(self, seen: Row, new: Row, records: Sequence[RunRecord]) -> bool:
         """Replace a row and write records, as `ReplacesAndRecords` describes."""
-        if self._refused or not records:
+        if self.history.refused or not records:
             return self.replace(seen, new)
-        values = (*self._replacement(seen, new), *self._limits, *record_arguments(records))
+        values = (*self._replacement(seen, new), *self.history.limits, *record_arguments(records))
         replaced, *lost = self._connector.run(scripts.REPLACE_AND_RECORD, *values)
-        self._losses.note(*lost)
+        self.history.losses.note(*lost)
         return bool(replaced)
 
     @override
@@ -239,7 +224,7 @@ class RedisStore(WatchStore):
                 for row, was, since in zip(leased, expired, claimed, strict=True)
                 if was
             },
-            now=_seconds(seconds, microseconds),
+            now=encoding.seconds_of(seconds, microseconds),
             next_due=None if next_due is None else int(float(next_due)),
             more=bool(more),
         )
@@ -262,8 +247,8 @@ class RedisStore(WatchStore):
             holders = _flat([*map(encoding.text, hold)] for hold in batch)
             self._connector.run(scripts.RELEASE, *holders)
 
+    @override
     def backlog(self, limit: int) -> Backlog:
-        """Count the due rows, as `CountsBacklog.backlog` describes."""
         due, late = self._read(scripts.BACKLOG, min(limit, BATCH), *self._only)
         return Backlog(due=due, late=float(late))
 
@@ -343,14 +328,14 @@ class RedisStore(WatchStore):
         released: list[str] = []
         after = b""
         while True:
-            fields = history_encoding.WORKER_FIELDS
+            fields = history.WORKER_FIELDS
             milliseconds, worker, leases = self._read(
                 scripts.DEAD, encoding.text(nonce), after, BATCH, *fields
             )
             if not leases:
                 self._connector.run(scripts.RELEASE, encoding.text(nonce))
                 return released
-            known = history_encoding.known_worker(nonce, worker)
+            known = history.known_worker(nonce, worker)
             dead = [
                 (member, None if row is None else encoding.row_of(row)) for member, row in leases
             ]
@@ -362,8 +347,8 @@ class RedisStore(WatchStore):
                 (member, row.fence if row else 0, record)
                 for (member, row), record in zip(dead, records, strict=True)
             ]
-            limits = (alive_time, wait, *self._limits)
-            (keys,) = self._run_recording(
+            limits = (alive_time, wait, *self.history.limits)
+            (keys,) = self.history.run_recording(
                 (scripts.RECOVER_AND_RECORD, (*limits, *_flat(named))),
                 (scripts.RECOVER, (*limits, *_flat((m, fence, b"") for m, fence, _ in named))),
                 partial(_count_among, recorded),
@@ -373,7 +358,7 @@ class RedisStore(WatchStore):
 
     def _lost_record(self, row: Row | None, ended: int, worker: WorkerRecord | None) -> bytes:
         """The record of a dead worker's attempt; empty if there is none."""
-        if self._refused or row is None or row.next_time is None:
+        if self.history.refused or row is None or row.next_time is None:
             return b""
         if not row.is_tried:
             # A client has set ``next_time`` during the lease, and so the row does not tell which
@@ -389,7 +374,7 @@ class RedisStore(WatchStore):
             reason=WORKER_DIED,
             worker=worker,
         )
-        return history_encoding.encode_run(record)
+        return history.encode_run(record)
 
     @override
     def examine(self) -> Sequence[tuple[str, str]]:
@@ -411,9 +396,9 @@ class RedisStore(WatchStore):
             return sum(len(end.records) for end, result in pairs if result == b"done")
 
         plain = (scripts.SETTLE, self._settle_arguments(batch, recording=False))
-        if not self._refused and any(end.records for end in batch):
+        if not self.history.refused and any(end.records for end in batch):
             recording = (scripts.SETTLE_AND_RECORD, self._settle_arguments(batch, recording=True))
-            (results,) = self._run_recording(recording, plain, lost)
+            (results,) = self.history.run_recording(recording, plain, lost)
         else:
             results, _, _ = self._connector.run(plain[0], *plain[1])
         found: Sequence[bytes] = results
@@ -422,12 +407,12 @@ class RedisStore(WatchStore):
     def _settle_arguments(
         self, batch: Sequence[Settlement], *, recording: bool
     ) -> Iterator[Argument]:
-        yield from self._limits
+        yield from self.history.limits
         for end in batch:
             yield from encoding.settle_arguments(end)
             records = end.records if recording else ()
             yield len(records)
-            yield from map(history_encoding.encode_run, records)
+            yield from map(history.encode_run, records)
 
     def _read(self, script: Script, *arguments: Argument) -> Any:  # noqa: ANN401
         return self._connector.run(script, *arguments, writing=False)
@@ -460,7 +445,3 @@ def _size_of_records(end: Settlement) -> int:
 
 def _flat(groups: Iterable[Sequence[Argument]]) -> Iterator[Argument]:
     return (argument for group in groups for argument in group)
-
-
-def _seconds(seconds: bytes, microseconds: bytes) -> float:
-    return int(seconds) + int(microseconds) / 1e6

@@ -9,12 +9,13 @@ only one of them, so that the waits do not add up. After a failure, the next req
 
 import random
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, TextClause, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -37,6 +38,7 @@ from psched.stores.forks import FileOwnership, Ownership
 from psched.stores.sql import galera, raw_execute
 from psched.stores.sql.dialects import Dialect, ServerInfo, dialect_of
 from psched.stores.sql.errors import ErrorKind, exception_for
+from psched.stores.sql.raw_execute import Columns
 
 _SMALLEST_STEP = 1.0
 """The smallest change, in seconds, that counts as setting the clock.
@@ -275,6 +277,31 @@ class Connector:
 
         return self.run(within)
 
+    def query(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Columns]:
+        """Send a query; return all rows of its result."""
+        return self.read(lambda c: raw_execute.rows(c, statement, values))
+
+    def write(self, statement: TextClause, values: Mapping[str, Any]) -> int:
+        """Send one statement that writes; return the number of rows that it matched."""
+        return self.run(lambda c: raw_execute.count(c, statement, values))
+
+    def write_parts(self, parts: Sequence[T], write: Callable[[Connection, T], object]) -> None:
+        """Write several parts, all or none; each one may take as long as a request.
+
+        A single part needs no transaction, because ``write`` writes it by one statement.
+        """
+        if len(parts) == 1:
+            self.run(lambda c: write(c, parts[0]))
+            return
+
+        def work(connection: Connection) -> None:
+            for part in parts:
+                self.renew()
+                write(connection, part)
+
+        if parts:
+            self.transact(work)
+
     def renew(self) -> None:
         """Allow the next statement of the current work a full timeout."""
         self._budget.renew()
@@ -475,6 +502,25 @@ class Connector:
 
     def _explain(self, error: DBAPIError) -> str:
         return self.dialect.explain(error.orig or error)
+
+
+class _Connected(Protocol):
+    _connector: Connector
+
+
+S = TypeVar("S", bound=_Connected)
+P = ParamSpec("P")
+
+
+def one_request(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Limit a method of a store, or of a part of it, to the time of one request."""
+
+    @wraps(method)
+    def bounded(store: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with store._connector.request():  # noqa: SLF001
+            return method(store, *args, **kwargs)
+
+    return bounded
 
 
 def _read_anything(connection: Connection) -> None:

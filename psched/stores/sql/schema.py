@@ -176,14 +176,16 @@ class Schema:
         self._refuse_newer(found or 0)
         # Imported here, so that workers do not load the module `tables`, which takes memory.
         from psched.stores.sql import upgrade  # noqa: PLC0415
-        from psched.stores.sql.alerts.tables import alerts_table  # noqa: PLC0415
-        from psched.stores.sql.history.tables import history_tables  # noqa: PLC0415
-        from psched.stores.sql.output.tables import output_table  # noqa: PLC0415
         from psched.stores.sql.tables import (  # noqa: PLC0415
             Change,
             info_table,
             missing,
             schedules_table,
+        )
+        from psched.stores.sql.tables_beside import (  # noqa: PLC0415
+            alerts_table,
+            history_tables,
+            output_table,
         )
 
         schedules = schedules_table(self._name)

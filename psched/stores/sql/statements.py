@@ -19,9 +19,7 @@ from psched.core.model import MARKS, TOLD, ReasonCode, Row, Settlement, Token
 from psched.stores.sql.conditions import Request, by_keys, conditional_text, fulfils
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.inserting import Insertion, numbered
-from psched.stores.sql.overview.statements import OverviewStatements
-from psched.stores.sql.overview.watching import WatchingStatements
-from psched.stores.sql.pauses.statements import unpaused
+from psched.stores.sql.pauses import unpaused
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.selecting import SelectingStatements
 
@@ -113,10 +111,6 @@ class Statements:
     ) -> None:
         now = dialect.now_floor
         columns = ", ".join(dialect.payload.format(c) if c in _PAYLOADS else c for c in COLUMNS)
-        light = ", ".join("NULL" if c in _PAYLOADS else c for c in COLUMNS)
-        self.overview = OverviewStatements(table, light, dialect)
-        without_data = columns.replace(dialect.payload.format("data"), "NULL", 1)
-        self.watching = WatchingStatements(table, without_data, dialect)
         # SQL for the end of a lease that a statement grants or extends. One second is added,
         # because ``now`` is rounded down.
         lease_end = f"{now} + {_LEASE} + 1"
@@ -198,7 +192,7 @@ class Statements:
             f"SELECT {columns}, {dialect.place}, {dialect.now}, {dialect.read_only} FROM {table}"
             f" WHERE next_run_time + 0 <= {now}{ours}{claimable} AND "
         )
-        # `psched.stores.sql.pauses.backlog` reads the due rows slice by slice with these.
+        # `psched.stores.sql.paused_backlog` reads the due rows slice by slice with these.
         slice_ = (
             f"SELECT {dialect.payload.format('id')}, next_run_time, id, type FROM {table} WHERE"
             f" next_run_time <= {dialect.integer.format(':until')}"

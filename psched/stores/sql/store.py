@@ -23,39 +23,43 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
-from psched.core.alerts.watching import ActiveRows, Place, RowPage
 from psched.core.attempts import WORKER_DIED, told_of_death, wait_after_death
 from psched.core.history.recording import lost_record
 from psched.core.history.records import RunRecord
 from psched.core.model import DELETING, Row, Settlement, Token
-from psched.core.operations.overview import Overview
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, CallersTransaction, Claimed, Settled
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
-from psched.stores.sql.alerts.store import AlertStore
+from psched.stores.sql.alerts import SqlAlerts
 from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
 from psched.stores.sql.callers_transaction import JoinedTransaction
 from psched.stores.sql.claims import CompareAndSwap, choose, rows_held_by
 from psched.stores.sql.conditions import Request
+from psched.stores.sql.connector import one_request
 from psched.stores.sql.dialects.callers_connection import callers_connection
 from psched.stores.sql.errors import refusing_data
-from psched.stores.sql.history.store import InsertRecords
+from psched.stores.sql.glances import SqlGlances
+from psched.stores.sql.history import InsertRecords
 from psched.stores.sql.listing import Listing
-from psched.stores.sql.pauses.backlog import PassingOver
+from psched.stores.sql.paused_backlog import PassingOver
+from psched.stores.sql.pauses import SqlPauses
 from psched.stores.sql.schema import Schema
 from psched.stores.sql.selecting import SelectedListing
 from psched.stores.sql.statements import Statements, replace_values
-from psched.stores.sql.table_store import backlog_of, one_request
+from psched.stores.sql.table_store import TableStore, backlog_of
 
 
-class SqlStore(AlertStore[Statements]):
+class SqlStore(TableStore[Statements]):
     """Schedules in one table of a relational database.
 
     Args:
         parameters: the settings of the store.
         rng: random generator for the pauses between tries to get SQLite's write lock.
     """
+
+    alerts: SqlAlerts
+    pauses: SqlPauses
 
     def __init__(self, parameters: StoreParameters, *, clock: Clock, rng: random.Random) -> None:
         super().__init__(parameters, clock=clock, rng=rng)
@@ -65,6 +69,11 @@ class SqlStore(AlertStore[Statements]):
         info = self._connector.quote(f"{parameters.table}_info")
         # For what needs no answer of `_check`, which sets the statements for everything else.
         self._plain_sql = Statements(quoted, dialect, parameters.only, info=info)
+        self.alerts = SqlAlerts(self._table, self._connector, self._check)
+        self.pauses = SqlPauses(self._table, self._connector)
+        self._beside += [self.pauses, self.alerts]
+        self.light_reads = SqlGlances(quoted, dialect, self._query)
+        self.holds = self.announcements = self.recorded_changes = self
         self._pack = partial(compress, above=parameters.compress_above, form=dialect.packed)
         self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
         self._channel = f"psched_wake_{parameters.table}"
@@ -79,10 +88,12 @@ class SqlStore(AlertStore[Statements]):
 
     @override
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
-        self._write_parts(self._batches(rows), partial(self._plain_sql.send_insert, nonce=nonce))
+        self._connector.write_parts(
+            self._batches(rows), partial(self._plain_sql.send_insert, nonce=nonce)
+        )
 
+    @override
     def join_transaction(self, connection: object) -> CallersTransaction:
-        """Join a program's transaction, as `JoinsTransactions.join_transaction` describes."""
         return JoinedTransaction(
             callers_connection(connection, self._connector.url),
             self._connector.dialect,
@@ -119,32 +130,16 @@ class SqlStore(AlertStore[Statements]):
         parts = (sql.first_timed, sql.timed), (sql.first_resting, sql.resting)
         return SelectedRows(Listing(self._query, parts, Row), selection)
 
-    def overview(self, limit: int) -> Overview:
-        """Read what runs and what is next, as `GivesOverview.overview` describes."""
-        return self._sql.overview.read(self._query, limit)
-
-    def active_rows(self, after: Place | None, limit: int) -> ActiveRows:
-        """Read what runs or is due, as `WatchesRows.active_rows` describes."""
-        return self._sql.watching.active(self._query, after, limit)
-
-    def row_page(self, begin: object, limit: int, mentioning: str | None) -> RowPage:
-        """Read a page of all rows, as `WatchesRows.row_page` describes."""
-        return self._sql.watching.page(self._query, begin, limit, mentioning)
-
-    def light_rows(self, keys: Sequence[str]) -> Mapping[str, Row]:
-        """Read rows without their data, as `WatchesRows.light_rows` describes."""
-        return self._sql.watching.of_keys(self._query, keys)
-
+    @override
     def count(self) -> int:
-        """Count the rows, as `CountsRows.count` describes."""
         return int(self._query(self._sql.count, {})[0][0])
 
     @override
     def replace(self, seen: Row, new: Row) -> bool:
         return self._write(self._sql.replace, self._replace_values(seen, new)) == 1
 
+    @override
     def replace_many(self, changes: Sequence[tuple[Row, Row]]) -> Sequence[bool]:
-        """Replace rows in one transaction, as `ReplacesMany.replace_many` describes."""
         values = [self._replace_values(seen, new) for seen, new in changes]
 
         def replace(connection: Connection) -> list[bool]:
@@ -160,7 +155,7 @@ class SqlStore(AlertStore[Statements]):
     def replace_and_record(self, seen: Row, new: Row, records: Sequence[RunRecord]) -> bool:
         """Replace a row and write records, as `ReplacesAndRecords` describes."""
         statement, values = self._sql.replace, self._replace_values(seen, new)
-        return self._apply_and_record(statement, values, records, together=True)
+        return self.history.apply_and_record(statement, values, records, together=True)
 
     @override
     def delete(self, key: str) -> bool:
@@ -229,8 +224,8 @@ class SqlStore(AlertStore[Statements]):
         for start in range(0, len(holds), BATCH):
             self._write(*self._sql.release(dict([*holds.items()][start : start + BATCH])))
 
+    @override
     def backlog(self, limit: int) -> Backlog:
-        """Count the due rows, as `CountsBacklog.backlog` describes."""
         since = self._claim_strategy().since
         return backlog_of(self._query(self._sql.backlog, {"limit": limit, "since": since}))
 
@@ -262,9 +257,9 @@ class SqlStore(AlertStore[Statements]):
     def settle(self, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
         def write(ends: Sequence[Settlement]) -> Mapping[str, Settled]:
             build = self._sql.remove if ends[0].remove else self._sql.settle
-            records = self._problem is None and any(end.records for end in ends)
+            records = self.history.missing is None and any(end.records for end in ends)
             skips = any(record.outcome is None for end in ends for record in end.records)
-            if records and (skips or not self._refusals.paused):
+            if records and (skips or not self.history.refusals.paused):
                 try:
                     settled = self._settle_and_record(ends, build(ends), skips=skips)
                 except _PartlyRemovedError:
@@ -273,7 +268,7 @@ class SqlStore(AlertStore[Statements]):
                     return settled
             settled = self._settle(ends, build(ends))
             if records:
-                self._leave_unwritten(_records_of(ends, settled))
+                self.history.leave_unwritten(_records_of(ends, settled))
             return settled
 
         results = dict.fromkeys((end.key for end in settlements), Settled.PREEMPTED)
@@ -324,7 +319,7 @@ class SqlStore(AlertStore[Statements]):
             return results
 
         # If one of several rows cannot be recorded, the caller tries each row by itself.
-        return self._write_and_record(work, of_many=len(ends) > 1, skips=skips)
+        return self.history.write_and_record(work, of_many=len(ends) > 1, skips=skips)
 
     @override
     def update_data(self, key: str, token: Token, data: str) -> bool:
@@ -368,7 +363,7 @@ class SqlStore(AlertStore[Statements]):
             )
             for row in dead
         ]
-        recorded = bool(dead) and self._problem is None
+        recorded = bool(dead) and self.history.missing is None
         results = self.settle(self._with_lost_records(nonce, dead, ends) if recorded else ends)
         released = [key for key, result in results.items() if result is Settled.DONE]
         self._write(self._sql.release_dead, owners)
@@ -380,7 +375,7 @@ class SqlStore(AlertStore[Statements]):
         self, nonce: str, dead: Sequence[Row], ends: Sequence[Settlement]
     ) -> Sequence[Settlement]:
         """Add to the settlements of a dead worker's leases the records of its lost attempts."""
-        worker, ended = self._worker(nonce), floor(self.now() * 1000)
+        worker, ended = self.history.worker(nonce), floor(self.now() * 1000)
         records = [
             lost_record(
                 row,
@@ -403,7 +398,8 @@ class SqlStore(AlertStore[Statements]):
 
     @override
     def _check(self, connection: Connection) -> None:
-        self._problem, self._output_problem, self._alerts_problem = self._schema.check(connection)
+        problems = self._schema.check(connection)
+        self.history.missing, self.output.missing, self.alerts.missing = problems
         self._known_sql = self._plain_sql
         # The strategy is looked up again, because the new connection can be to another server.
         self._strategy = self._known_strategies.get(self._connector.server)
@@ -412,8 +408,8 @@ class SqlStore(AlertStore[Statements]):
     def _make(self, connection: Connection, *, force: bool) -> Sequence[str]:
         return self._schema.init(connection, force=force)
 
+    @override
     def plan_init(self) -> Sequence[tuple[str, str]]:
-        """The statements of `init`, as `PlansInit.plan_init` describes."""
         try:
             return self._unchecked(self._schema.plan)
         except MissingDatabaseError:
@@ -432,7 +428,7 @@ class SqlStore(AlertStore[Statements]):
                 choose(self._connector, sql, self._wanted_strategy),
                 CompareAndSwap(self._connector, sql),
                 sql,
-                self._pauses.select_holding,
+                self.pauses.select_holding,
                 query=self._query,
                 clock=self._clock,
                 only=self._only,

@@ -3,21 +3,24 @@
 import abc
 import random
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import partial, wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from sqlalchemy import Connection, TextClause
 from typing_extensions import override
 
 from psched.base.clock import Clock
-from psched.base.errors import SchemaError, StoreError, TransientStoreError
 from psched.core.store_protocol import Backlog, Store
 from psched.stores.parameters import StoreParameters
 from psched.stores.round_trips import measure
-from psched.stores.sql import raw_execute
 from psched.stores.sql.connector import Connector
+from psched.stores.sql.history import SqlHistory
+from psched.stores.sql.output import SqlOutput
 from psched.stores.sql.raw_execute import Columns
+from psched.stores.sql.side_tables import SideStore, try_rights
+
+if TYPE_CHECKING:
+    from psched.stores.sql.pauses import SqlPauses
 
 _INIT_TIMEOUT = 3600.0
 """The timeout of `init`, in seconds: long, because adding an index to a large table takes long."""
@@ -29,20 +32,7 @@ class _Statements(Protocol):
 
 
 S = TypeVar("S", bound=_Statements)
-T = TypeVar("T", bound="TableStore[Any]")
-P = ParamSpec("P")
 R = TypeVar("R")
-
-
-def one_request(method: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
-    """Limit a method of a `TableStore` to the time of one request; see `Connector.request`."""
-
-    @wraps(method)
-    def bounded(store: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with store.request():
-            return method(store, *args, **kwargs)
-
-    return bounded
 
 
 def backlog_of(found: Sequence[Columns]) -> Backlog:
@@ -57,20 +47,28 @@ def backlog_of(found: Sequence[Columns]) -> Backlog:
 
 
 class TableStore(Store, Generic[S]):
-    """A store on one table; a subclass provides the statements.
+    """A store on one table, with a run history and output beside it.
+
+    A subclass provides the statements, and sets `SideStore.missing` of the parts when it connects.
 
     Args:
         parameters: the settings of the store.
         rng: random generator for the pauses between tries to get SQLite's write lock.
     """
 
+    history: SqlHistory
+    output: SqlOutput
     _known_sql: S | None = None
 
     def __init__(self, parameters: StoreParameters, *, clock: Clock, rng: random.Random) -> None:
         self._connect = partial(Connector, parameters.url, clock=clock, rng=rng, tls=parameters.tls)
         self._connector = self._connect(timeout=parameters.timeout, greet=self._check)
+        self._query, self._write = self._connector.query, self._connector.write
         self._table = parameters.table
         self._clock = clock
+        self.history = SqlHistory(self._table, self._connector, self._check, clock)
+        self.output = SqlOutput(self._table, self._connector, self._check)
+        self._beside: list[SideStore | SqlPauses] = [self.history, self.output]
 
     @property
     def _sql(self) -> S:
@@ -125,21 +123,9 @@ class TableStore(Store, Generic[S]):
 
     @override
     def try_rights(self) -> None:
-        self._try_each(self._sql.rights, self._table)
-
-    def _try_each(self, tried: Mapping[str, TextClause], table: str) -> None:
-        """Send statements that change nothing."""
-        refused: dict[str, str] = {}
-        for right, statement in tried.items():
-            try:
-                self._write(statement, {})
-            except (SchemaError, TransientStoreError):
-                raise
-            except StoreError as error:
-                refused[right] = str(error)
-        if refused:
-            rights, reason = ", ".join(refused), next(iter(refused.values()))
-            raise StoreError(f"cannot {rights} in the table {table!r}: {reason}")
+        try_rights(self._connector, self._sql.rights, self._table)
+        for part in self._beside:
+            part.try_rights()
 
     @override
     def examine(self) -> Sequence[tuple[str, str]]:
@@ -167,35 +153,6 @@ class TableStore(Store, Generic[S]):
         is_file = self._connector.dialect.is_file
         return "no: this user may only read the file" if is_file else "no: it is a replica"
 
-    def request(self) -> AbstractContextManager[None]:
-        """Treat all statements within the block as one request; see `Connector.request`."""
-        return self._connector.request()
-
     @override
     def disconnect(self) -> None:
         self._connector.disconnect()
-
-    def _query(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Columns]:
-        """Send a query; return all rows of its result."""
-        return self._connector.read(lambda c: raw_execute.rows(c, statement, values))
-
-    def _write(self, statement: TextClause, values: Mapping[str, Any]) -> int:
-        """Send one statement that writes; return the number of rows that it matched."""
-        return self._connector.run(lambda c: raw_execute.count(c, statement, values))
-
-    def _write_parts(self, parts: Sequence[R], write: Callable[[Connection, R], object]) -> None:
-        """Write several parts, all or none; each one may take as long as a request.
-
-        A single part needs no transaction, because ``write`` writes it by one statement.
-        """
-        if len(parts) == 1:
-            self._connector.run(lambda c: write(c, parts[0]))
-            return
-
-        def work(connection: Connection) -> None:
-            for part in parts:
-                self._connector.renew()
-                write(connection, part)
-
-        if parts:
-            self._connector.transact(work)

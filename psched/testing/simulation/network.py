@@ -1,24 +1,26 @@
 """The way from a simulated process to the store: it delays, loses and doubles what is said."""
 
 import random
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from psched.base.errors import PschedError, StoreUnavailableError, UnknownOutcomeError
 from psched.core.store_protocol import ClaimUnknownError
 from psched.testing.simulation.world import Process, World
 
+if TYPE_CHECKING:
+    from collections import deque
+
 _READS = frozenset(
     {
         *("now", "get", "rows", "look", "marked", "held", "backlog", "count", "examine"),
-        *("history_problem", "runs", "last_runs", "workers", "audits", "pause_rules", "try_rights"),
+        *("problem", "runs", "last_runs", "workers", "audits", "pause_rules", "try_rights"),
     }
 )
-"""The methods of a store that change nothing."""
+"""The methods of a store, and of its parts, that change nothing."""
 
 WRITES = frozenset(
     {
@@ -27,7 +29,16 @@ WRITES = frozenset(
         *("record", "trim", "trim_key", "beat", "audit"),
     }
 )
-"""The methods of a store that change something."""
+"""The methods of a store, and of its parts, that change something."""
+
+_PARTS = {
+    **dict.fromkeys(("problem", "runs", "last_runs", "workers", "audits"), "history"),
+    **dict.fromkeys(("record", "trim", "trim_key", "beat", "audit"), "history"),
+    **dict.fromkeys(("pause_rules", "change_pause_rules"), "pauses"),
+    **dict.fromkeys(("hold", "release"), "holds"),
+    "replace_and_record": "recorded_changes",
+}
+"""The attributes of a store that have these methods; the store itself has the others."""
 
 _GRANTS = frozenset({"claim", "hold"})
 """The requests whose loss leaves a row that nobody else can have for a while."""
@@ -156,7 +167,10 @@ class Connection:
         self._network = network
         self._process = process
         self.lost_records = 0
-        self.unwritten: deque[Any] = getattr(store, "unwritten", deque())
+        self.unwritten: deque[Any] | None = store.history.unwritten
+        # All parts of the store are one object.
+        self.history = self.pauses = self.holds = self.recorded_changes = self
+        self.output = self.alerts = self.announcements = self.light_reads = None
 
     def disconnect(self) -> None:
         """Close the store; this asks nobody."""
@@ -164,9 +178,12 @@ class Connection:
 
 
 def _method(name: str) -> Callable[..., Any]:
+    part = _PARTS.get(name)
+
     def method(self: Connection, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
         def call() -> Any:  # noqa: ANN401
-            answer = getattr(self._store, name)(*arguments, **options)
+            target = self._store if part is None else getattr(self._store, part)
+            answer = getattr(target, name)(*arguments, **options)
             # What a store reads in chunks is one request here.
             return iter([*answer]) if isinstance(answer, Iterator) else answer
 
@@ -176,6 +193,5 @@ def _method(name: str) -> Callable[..., Any]:
     return method
 
 
-# A capability is recognised by the methods of the class, so each of them is defined.
 for _name in _READS | WRITES:
     setattr(Connection, _name, _method(_name))

@@ -114,7 +114,7 @@ class Observer:
             self._found(Kind.EARLY, was, f"was claimed at {now}")
         if was.is_held(now):
             self._found(Kind.OVERLAP, was, "was claimed while it was held for an extra run")
-        if active_rules(self._store.pause_rules(), was.type, now):
+        if active_rules(self._store.pauses.pause_rules(), was.type, now):
             self._found(Kind.PAUSED, was, "was claimed while its type was paused")
 
     def _check_hold(self, was: Row, now: int) -> None:

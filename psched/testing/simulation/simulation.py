@@ -270,8 +270,8 @@ class Simulation:
         ]
         seen = Seen(
             witnesses=[*self._witnesses.values()],
-            records=[*self.store.runs()],
-            audits=[*self.store.audits(AuditSelection()), *self.observer.series],
+            records=[*self.store.history.runs()],
+            audits=[*self.store.history.audits(AuditSelection()), *self.observer.series],
             faults=[*self._faults, *self._call_faults()],
             lease=max(61.0, self.settings.alive_time + 1.0),
             now=world.now,

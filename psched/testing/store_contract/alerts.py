@@ -1,11 +1,11 @@
-"""Tests of alerts: the capability `psched.core.alerts.protocol.KeepsAlerts`."""
+"""Tests of alerts: a store's part `psched.core.alerts.protocol.KeepsAlerts`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as changed
 from itertools import chain, product
 from math import ceil, floor
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 from psched.core.alerts.alert import Alert, Delivery, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
@@ -21,8 +21,9 @@ LATER = 4_000_000_000_000  # a time far in the future, in milliseconds
 
 
 def alerts_of(store: Store) -> KeepsAlerts:
-    """The store, which has the capability."""
-    return cast("KeepsAlerts", store)
+    """The alerts of the store, which must keep some."""
+    assert store.alerts is not None
+    return store.alerts
 
 
 def alert(key: str = "k", **fields: Any) -> Alert:  # noqa: ANN401  # an alert's
@@ -52,7 +53,7 @@ def one_closed(store: Store, key: str = "k", **fields: Any) -> Alert:  # noqa: A
 
 def stored(store: Store, **conditions: Any) -> list[Alert]:  # noqa: ANN401  # a selection's
     """The alerts that fulfil these conditions, those that were raised last first."""
-    return [*alerts_of(store).alerts(AlertSelection(**conditions))]
+    return [*alerts_of(store).find_alerts(AlertSelection(**conditions))]
 
 
 def one_stored(store: Store, key: str = "k") -> Alert:
@@ -108,8 +109,7 @@ class Raising:
 
     def test_a_raised_alert_is_kept(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()
-        assert isinstance(store, KeepsAlerts)
-        assert store.alerts_problem() is None
+        assert alerts_of(store).problem() is None
         assert stored(store) == []
         before = now_ms(store)
         found = one_raised(store)
@@ -517,7 +517,7 @@ class Listing:
         store, other = backend_factory(), backend_factory()
         many = raised(store, *(alert(f"k{number:03}") for number in range(MANY)))
         let_time_pass(store)
-        listing = alerts_of(store).alerts()
+        listing = alerts_of(store).find_alerts()
         first = next(listing)
         raised(other, *(alert(f"new{number:03}") for number in range(MANY)))
         assert identities([first, *listing]) == identities(many)

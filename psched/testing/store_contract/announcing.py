@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from psched.core.operations.announcing import Announces
 from psched.core.store_protocol import Store
 from psched.testing.store_contract.bench import BackendFactory
 
@@ -15,15 +14,14 @@ class _Listener:
     """A store that listens in a thread of its own, which alone uses it."""
 
     def __init__(self, store: Store) -> None:
-        assert isinstance(store, Announces)
         self._store = store
         self._heard = threading.Semaphore(0)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._listen)
 
     def _listen(self) -> None:
-        assert isinstance(self._store, Announces)
-        self._store.listen(self._heard.release, self._over.is_set)
+        assert self._store.announcements is not None
+        self._store.announcements.listen(self._heard.release, self._over.is_set)
 
     def start(self) -> None:
         """Listen, and wait until the store does."""
@@ -58,8 +56,8 @@ def listening(store: Store) -> Iterator[_Listener]:
 
 def announce(store: Store) -> None:
     """Announce with a store that can."""
-    assert isinstance(store, Announces)
-    store.announce()
+    assert store.announcements is not None
+    store.announcements.announce()
 
 
 class AnnouncesContract:

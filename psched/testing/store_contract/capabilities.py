@@ -11,9 +11,6 @@ from psched.core.model import CANCELLED, DEFAULT_TYPE, ENDED, MARKS, PAUSED, WAI
 from psched.core.store_protocol import (
     Backlog,
     CallersTransaction,
-    CountsBacklog,
-    JoinsTransactions,
-    ReplacesMany,
     Settled,
     Store,
 )
@@ -85,7 +82,6 @@ class TransactionContract:
 
 
 def _joined(store: Store, connection: object) -> CallersTransaction:
-    assert isinstance(store, JoinsTransactions)
     return store.join_transaction(connection)
 
 
@@ -111,7 +107,6 @@ class ReplaceManyContract:
         seen = [found(store, key) for key in "abc"]
         assert other.replace(seen[0], changed(seen[0], type="theirs"))
         other.delete("b")
-        assert isinstance(store, ReplacesMany)
         changes = [(row, changed(row, type="mine")) for row in seen]
         assert [*store.replace_many(changes)] == [False, False, True]
         assert found(store, "a").type == "theirs"
@@ -123,7 +118,6 @@ class ReplaceManyContract:
 
 
 def _replace(store: Store, changes: Sequence[tuple[Row, Row]]) -> bool:
-    assert isinstance(store, ReplacesMany)
     return all(store.replace_many(changes))
 
 
@@ -175,7 +169,6 @@ class BacklogContract:
 
 
 def _backlog(store: Store, limit: int = 100) -> Backlog:
-    assert isinstance(store, CountsBacklog)
     return store.backlog(limit)
 
 

@@ -34,11 +34,13 @@ _TRIES = 30  # how often a call is repeated, at most; a store waits only about a
 class _Patient:
     """A store that repeats each call that raised `StoreBusyError`: such a call changes nothing."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: object) -> None:
         self._store = store
 
-    def __getattr__(self, name: str) -> Callable[..., object]:
+    def __getattr__(self, name: str) -> object:
         method = getattr(self._store, name)
+        if not callable(method):
+            return None if method is None else _Patient(method)  # a part of the store
 
         def call(*args: object, **kwargs: object) -> object:
             for _ in range(_TRIES):

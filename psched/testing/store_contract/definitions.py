@@ -4,7 +4,7 @@ from dataclasses import replace as changed
 
 from psched.base.errors import AlreadyExistsError, NotFoundError
 from psched.core.model import DELETING, FINISHED, WAITING, Row
-from psched.core.store_protocol import CountsRows, Settled
+from psched.core.store_protocol import Settled
 from psched.testing.store_contract.bench import (
     LEASE,
     LONG_AGO,
@@ -121,13 +121,12 @@ class Definitions:
 
     def test_a_store_that_can_count_counts_all_rows(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()
-        counts = store.count if isinstance(store, CountsRows) else lambda: len([*store.rows()])
-        assert counts() == 0
+        assert store.count() == 0
         resting = leased(store, "resting")
         store.settle([ending(resting, rest=True, status=FINISHED)])
         leased(store, "runs")
         add(store, "waits", "other")
-        assert counts() == len([*store.rows()])
+        assert store.count() == len([*store.rows()])
 
 
 class Replacements:

@@ -5,9 +5,9 @@ from dataclasses import replace as changed
 from functools import partial
 from itertools import product
 from math import floor
-from typing import Any, cast
+from typing import Any
 
-from psched.core.history.protocol import AuditSelection, FindsLastRuns, KeepsHistory, RunSelection
+from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
 from psched.core.history.records import (
     FOREVER,
     LONGEST_ERROR,
@@ -18,7 +18,7 @@ from psched.core.history.records import (
     WorkerRecord,
 )
 from psched.core.model import Row, Settlement
-from psched.core.store_protocol import ReplacesAndRecords, Settled, Store
+from psched.core.store_protocol import Settled, Store
 from psched.testing.store_contract.bench import (
     LATER,
     LEASE,
@@ -40,9 +40,9 @@ MANY = 450  # more records than a store reads or writes in one request
 
 
 def history_of(store: Store) -> KeepsHistory:
-    """The store, which must have the capability."""
-    assert isinstance(store, KeepsHistory)
-    return store
+    """The run history of the store, which must have one."""
+    assert store.history is not None
+    return store.history
 
 
 def made(key: str, *, ended: int = ENDED, **fields: Any) -> RunRecord:  # noqa: ANN401  # a record's
@@ -129,7 +129,7 @@ class Recording:
         self, backend_factory: BackendFactory
     ) -> None:
         store = backend_factory()
-        assert history_of(store).history_problem() is None
+        assert history_of(store).problem() is None
         assert history_of(store).lost_records == 0
         assert runs(store) == []
 
@@ -813,13 +813,12 @@ class LastRunsContract:
 
 
 def _last_runs(store: Store, *keys: str) -> dict[str, RunRecord]:
-    assert isinstance(store, FindsLastRuns)
-    return {key: plain(record) for key, record in store.last_runs(keys).items()}
+    return {key: plain(record) for key, record in history_of(store).last_runs(keys).items()}
 
 
 def _replace(store: Store, seen: Row, new: Row, *records: RunRecord) -> bool:
-    assert isinstance(store, ReplacesAndRecords)
-    return store.replace_and_record(seen, new, records)
+    assert store.recorded_changes is not None
+    return store.recorded_changes.replace_and_record(seen, new, records)
 
 
 def _span(key: str, **fields: Any) -> RunRecord:  # noqa: ANN401  # a record's
@@ -914,15 +913,14 @@ class ReplaceAndRecordContract:
         seen = backend_factory().look(keys)
 
         def work(store: Store, number: int) -> list[str]:
-            # It passes on every method, so it has the capability, but not by a check of its class.
-            recording = cast("ReplacesAndRecords", store)
             return [
                 key
                 for key in keys
-                if recording.replace_and_record(
+                if _replace(
+                    store,
                     seen[key],
                     changed(seen[key], type=f"t{number}"),
-                    [_span(key, owner=f"nonce{number}")],
+                    _span(key, owner=f"nonce{number}"),
                 )
             ]
 

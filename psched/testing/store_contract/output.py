@@ -1,4 +1,4 @@
-"""Tests of what attempts have printed: the capability `psched.core.output.protocol.KeepsOutput`."""
+"""Tests of what attempts have printed: a store's part `psched.core.output.protocol.KeepsOutput`."""
 
 import random
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ SIZE = 4096  # the bytes of each output in a test of the budget
 
 
 def output_of(store: Store) -> KeepsOutput:
-    """The store, which must have the capability."""
-    assert isinstance(store, KeepsOutput)
-    return store
+    """What keeps the output of the store, which must have it."""
+    assert store.output is not None
+    return store.output
 
 
 def printed(key: str = "k", **fields: Any) -> OutputRecord:  # noqa: ANN401  # a record's
@@ -52,7 +52,7 @@ class Keeping:
 
     def test_output_is_kept(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()
-        assert output_of(store).output_problem() is None
+        assert output_of(store).problem() is None
         assert kept(store) == []
         record = printed()
         output_of(store).write_output([record])

@@ -6,7 +6,6 @@ from itertools import product
 from typing import Any
 
 from psched.core.alerts.watching import active_rows, light_rows, row_page
-from psched.core.history.protocol import FollowsFailures
 from psched.core.history.records import (
     FAILED_FATES,
     FAILURES,
@@ -16,8 +15,8 @@ from psched.core.history.records import (
     RunRecord,
 )
 from psched.core.model import FAILED, PAUSED, QUARANTINED, RUNNING, Row
-from psched.core.operations.overview import DUE, Overview, SummarizesRuns, overview_of
-from psched.core.store_protocol import HoldsSchedules, Store
+from psched.core.operations.overview import DUE, Overview, overview_of
+from psched.core.store_protocol import Store
 from psched.testing.store_contract.bench import (
     LATER,
     LONG_AGO,
@@ -99,8 +98,8 @@ class OverviewContract:
         store = backend_factory()
         store.add([due("k"), due("k!extra", LONG_AGO - 1)], nonce="n")
         claim(store, "worker.1", limit=1)
-        if isinstance(store, HoldsSchedules):
-            store.hold({"k": "worker.2"}, alive_time=60, shortest=1)
+        if store.holds is not None:
+            store.holds.hold({"k": "worker.2"}, alive_time=60, shortest=1)
             seen = overview_of(store, 10)
             assert _keys(seen)[:2] == (["k!extra"], [])
             assert seen.counts[RUNNING] == 1
@@ -169,38 +168,38 @@ class RunSummaryContract:
         self, backend_factory: BackendFactory
     ) -> None:
         store = backend_factory()
-        assert isinstance(store, FollowsFailures)
-        nothing = store.new_failures(None, 1000)
+        history = history_of(store)
+        nothing = history.new_failures(None, 1000)
         assert nothing.records == []
         first, second, third = (
             made(f"k{n}", outcome=Outcome.FAILED, error="Traceback") for n in range(3)
         )
         history_of(store).record([first, made("fine", outcome=Outcome.FINISHED)])
-        seen = store.new_failures(nothing.place, 1000)
-        for news in seen, store.new_failures(None, 1000):
+        seen = history.new_failures(nothing.place, 1000)
+        for news in seen, history.new_failures(None, 1000):
             assert [plain(each) for each in news.records] == [changed(first, error=None)]
         history_of(store).record([second, third])
-        news = store.new_failures(seen.place, 1000)
+        news = history.new_failures(seen.place, 1000)
         # The first one can be among them, because a transaction could have been slow.
         assert [plain(each).key for each in news.records][:2] == ["k2", "k1"]
-        assert store.new_failures(news.place, 1000).place == news.place
-        assert [plain(each).key for each in store.new_failures(seen.place, 1).records] == ["k2"]
+        assert history.new_failures(news.place, 1000).place == news.place
+        assert [plain(each).key for each in history.new_failures(seen.place, 1).records] == ["k2"]
 
     def test_new_failures_are_not_searched_in_old_records(
         self, backend_factory: BackendFactory
     ) -> None:
         store = backend_factory()
-        assert isinstance(store, FollowsFailures)
-        history_of(store).record(
+        history = history_of(store)
+        history.record(
             [
                 made(f"k{n}", outcome=Outcome.FAILED if n < MANY else Outcome.FINISHED)
                 for n in range(MANY + 1100)
             ]
         )
-        before = store.new_failures(None, MANY)
+        before = history.new_failures(None, MANY)
         assert before.records == []
         history_of(store).record([made("new", outcome=Outcome.LOST)])
-        [new] = store.new_failures(before.place, MANY).records
+        [new] = history.new_failures(before.place, MANY).records
         assert new.key == "new"
 
     def test_a_store_without_records_has_no_failures(self, backend_factory: BackendFactory) -> None:
@@ -226,15 +225,14 @@ def _took(key: str, milliseconds: int, **fields: Any) -> RunRecord:  # noqa: ANN
 
 
 def _durations(store: Store, *keys: str, most: int = 20) -> dict[str, list[int]]:
-    assert isinstance(store, SummarizesRuns)
-    return {key: [*each] for key, each in store.durations(keys, most).items()}
+    return {key: [*each] for key, each in history_of(store).durations(keys, most).items()}
 
 
 def _failures(
     store: Store, *, since: int = 0, among: int = 1000, limit: int = 1000
 ) -> list[RunRecord]:
-    assert isinstance(store, SummarizesRuns)
-    return [plain(each) for each in store.failures(since=since, among=among, limit=limit)]
+    found = history_of(store).failures(since=since, among=among, limit=limit)
+    return [plain(each) for each in found]
 
 
 _OPTIONS = '{"expect":{"late":300}}'

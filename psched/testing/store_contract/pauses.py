@@ -5,8 +5,8 @@ from itertools import count
 from typing import Any
 
 from psched.core.model import DEFAULT_TYPE, Row
-from psched.core.operations.pauses import PauseRule, PausesTypes
-from psched.core.store_protocol import CountsBacklog, HoldsSchedules, Store
+from psched.core.operations.pauses import PauseRule
+from psched.core.store_protocol import Store
 from psched.testing.store_contract.bench import (
     LATER,
     LONG_AGO,
@@ -81,7 +81,6 @@ class PausesContract:
         store = backend_factory()
         _add(store, "mail", "web")
         _change(store, store_=[_rule("a", "mail")])
-        assert isinstance(store, CountsBacklog)
         assert store.backlog(10).due == 1
         assert _claimed(store) == {"web"}
         assert store.backlog(10).due == 0
@@ -138,8 +137,8 @@ class PausesContract:
         store = backend_factory()
         _add(store, "mail")
         _change(store, store_=[_rule("a", "mail"), _rule("b", None)])
-        assert isinstance(store, HoldsSchedules)
-        assert store.hold({"k0": "w.1"}, alive_time=60, shortest=1) == {"k0"}
+        assert store.holds is not None
+        assert store.holds.hold({"k0": "w.1"}, alive_time=60, shortest=1) == {"k0"}
 
     def test_a_limit_counts_only_what_is_not_paused(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()
@@ -278,15 +277,15 @@ def _rule(id_: str, type_: str | None, **fields: Any) -> PauseRule:  # noqa: ANN
 
 
 def _rules(store: Store) -> list[PauseRule]:
-    assert isinstance(store, PausesTypes)
-    return [*store.pause_rules()]
+    assert store.pauses is not None
+    return [*store.pauses.pause_rules()]
 
 
 def _change(
     store: Store, *, drop: list[str] | None = None, store_: list[PauseRule] | None = None
 ) -> None:
-    assert isinstance(store, PausesTypes)
-    store.change_pause_rules(drop=drop or [], store=store_ or [])
+    assert store.pauses is not None
+    store.pauses.change_pause_rules(drop=drop or [], store=store_ or [])
 
 
 def _add(store: Store, *types: str) -> None:

@@ -125,8 +125,8 @@ class Chaos:
         self._read_witnesses()
         seen = Seen(
             witnesses=self._witnesses,
-            records=[*self._store.runs()],
-            audits=[*self._store.audits(AuditSelection())],
+            records=[*self._store.history.runs()],
+            audits=[*self._store.history.audits(AuditSelection())],
             faults=nemesis.faults,
             lease=_LONGEST_LEASE + 1.0,
             now=now(),

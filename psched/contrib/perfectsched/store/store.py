@@ -107,10 +107,11 @@ from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, Claimed, Settled
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql.batches import BATCH, write_in_batches
+from psched.stores.sql.connector import one_request
 from psched.stores.sql.errors import ErrorKind, refusing_data
 from psched.stores.sql.listing import Listing
-from psched.stores.sql.output.store import OutputStore
-from psched.stores.sql.table_store import backlog_of, one_request
+from psched.stores.sql.side_tables import SideStore
+from psched.stores.sql.table_store import TableStore, backlog_of
 
 _USUAL_ALIVE_TIME = 300  # the default ``alive_time`` of PerfectSched's workers, in seconds
 
@@ -118,11 +119,12 @@ _CLOCKS_DIFFER = 60
 """Seconds by which a PerfectSched worker's clock can be ahead of the database's clock."""
 
 
-class PerfectSchedStore(OutputStore[Statements]):
+class PerfectSchedStore(TableStore[Statements]):
     """Schedules in one of PerfectSched's tables; psched loads this class by its import path."""
 
     def __init__(self, settings: Config, *, clock: Clock, rng: random.Random) -> None:
         super().__init__(StoreParameters.of(settings), clock=clock, rng=rng)
+        self.recorded_changes = self
         patience = settings.driver_timeout
         self._sql = Statements(self._connector.quote(settings.table), self._connector.dialect)
         self._writer = LeaseWriter(
@@ -130,7 +132,7 @@ class PerfectSchedStore(OutputStore[Statements]):
             self._sql,
             clock=clock,
             patience=patience,
-            settle=self._apply_and_record,
+            settle=self.history.apply_and_record,
         )
         self._leases = self._writer.leases
         self._longest_lease = max(settings.alive_time, _USUAL_ALIVE_TIME) + 1 + _CLOCKS_DIFFER
@@ -172,8 +174,8 @@ class PerfectSchedStore(OutputStore[Statements]):
         listing = Listing(self._query, parts, self._listed)
         return SelectedRows(listing, selection, self.now() if selection.due else None)
 
+    @override
     def count(self) -> int:
-        """Count the rows, as `CountsRows.count` describes."""
         return int(self._query(self._sql.count, {})[0][0])
 
     @override
@@ -189,7 +191,9 @@ class PerfectSchedStore(OutputStore[Statements]):
     def replace_and_record(self, seen: Row, new: Row, records: Sequence[RunRecord]) -> bool:
         """Replace a row and write records, as `ReplacesAndRecords` describes; see `replace`."""
         request = self._replacement(seen, new)
-        return request is not None and self._apply_and_record(*request, records, together=True)
+        return request is not None and self.history.apply_and_record(
+            *request, records, together=True
+        )
 
     @override
     def delete(self, key: str) -> bool:
@@ -207,8 +211,8 @@ class PerfectSchedStore(OutputStore[Statements]):
     ) -> Claimed:
         return self._writer.claim(owner, limit, lease_time(None, alive_time, shortest), horizon)
 
+    @override
     def backlog(self, limit: int) -> Backlog:
-        """Count the due rows, as `CountsBacklog.backlog` describes."""
         return backlog_of(self._query(self._sql.backlog, {"limit": limit}))
 
     @override
@@ -280,9 +284,8 @@ class PerfectSchedStore(OutputStore[Statements]):
     @override
     def _check(self, connection: Connection) -> None:
         connection.execute(self._sql.check)
-        self._problem = self._find_problem(connection, self._history.checks, "the run history")
-        output = {self._output.name: self._output.check}
-        self._output_problem = self._find_problem(connection, output, "output")
+        self.history.missing = self._find_problem(connection, self.history, "the run history")
+        self.output.missing = self._find_problem(connection, self.output, "output")
 
     @override
     def _make(self, connection: Connection, *, force: bool) -> Sequence[str]:
@@ -319,13 +322,12 @@ class PerfectSchedStore(OutputStore[Statements]):
     def _read(self, keys: Sequence[str]) -> tuple[float, Mapping[str, StoredRow]]:
         return read_rows(self._connector, self._sql, keys)
 
-    def _find_problem(
-        self, connection: Connection, checks: Mapping[str, TextClause], what: str
-    ) -> str | None:
+    def _find_problem(self, connection: Connection, part: SideStore, what: str) -> str | None:
         """Find out why something is not kept; return None if it is."""
-        for name, statement in checks.items():
+        for table in part.tables:
+            name = table.name
             try:
-                connection.execute(statement)
+                connection.execute(table.check)
             except DBAPIError as error:
                 kind = self._kind_of(error)
                 if kind is ErrorKind.SCHEMA:

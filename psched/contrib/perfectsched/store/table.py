@@ -19,9 +19,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from psched.stores.sql.dialects import Dialect
-from psched.stores.sql.history.tables import history_tables
-from psched.stores.sql.output.tables import output_table
 from psched.stores.sql.tables import missing
+from psched.stores.sql.tables_beside import history_tables, output_table
 
 
 def create_table(connection: Connection, name: str, dialect: Dialect) -> Sequence[str]:

@@ -1,1 +1,0 @@
-"""Reads rows without their data, for the judge of expectations."""

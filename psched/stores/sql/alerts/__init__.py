@@ -1,1 +1,0 @@
-"""The table of alerts, beside the table of schedules."""

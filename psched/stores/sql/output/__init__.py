@@ -1,1 +1,0 @@
-"""The table of what attempts have printed, beside the table of schedules."""

@@ -1,1 +1,0 @@
-"""What runs, what is late and what is next, in a few requests."""

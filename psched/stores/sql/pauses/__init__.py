@@ -1,1 +1,0 @@
-"""The standing rules that pause types, in the table ``<table>_info``."""
