@@ -219,7 +219,7 @@ def test_a_store_that_is_away_leaves_what_was_known_and_what_the_masters_say(url
 def test_no_run_history_is_a_problem_that_is_told(schedules):
     with psched.open({"url": schedules._settings.url, "table": "psched"}) as plain:
         plain._store.history.problem = lambda: "its tables do not exist"
-        plain._store._problem = "its tables do not exist"
+        plain._store.history.missing = "its tables do not exist"
         schedules.add("k", "t", next_time=1_000_000_000)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(plain, "live_workers", fails)

@@ -40,7 +40,7 @@ def test_a_database_without_the_table_is_used_as_before(store, age):
     for request in (
         lambda: store.alerts.raise_alerts([alert()]),
         lambda: store.alerts.close_alerts([alert()], "it has run"),
-        store.alerts.alerts,
+        store.alerts.find_alerts,
         lambda: store.alerts.take_alerts("m", lease=1, limit=1),
         lambda: store.alerts.note_deliveries(alert(owner="m", fence=1)),
         lambda: store.alerts.trim_alerts(before=0, limit=1),

@@ -234,7 +234,7 @@ def test_a_table_that_somebody_has_locked_holds_up_one_settlement(
         assert not any("psched_runs" in statement for statement in sent)
     assert len(store.history.unwritten) == 3
     assert len(refusals(logged)) == 1
-    store._refusals._resume_at = 0  # the pause is over
+    store.history.refusals._resume_at = 0  # the pause is over
     assert settles(store, lease("after"))
     assert recorded(store) == {"after"}
 

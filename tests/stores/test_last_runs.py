@@ -59,7 +59,7 @@ def gather(connection, kind):
 
 def test_the_last_runs_are_found_by_an_index(store, database):
     keys = [f"k{i}" for i in range(ASKED)]
-    request = store._history.select_last_runs(keys)
+    request = store.history._sql.select_last_runs(keys)
     cost = store._connector.run(lambda c: Cost(c, database.kind, *request))
     assert cost.examined <= 10 * ASKED, cost.plan
     assert not cost.scans, cost.plan
@@ -82,7 +82,7 @@ def test_a_plan_that_postgresql_makes_for_any_key_uses_the_index_too(database):
     """PostgreSQL reuses such a plan; it would read all records if it took each key for frequent."""
     store = make_store(database.url, timeout=60)
     store.init()
-    statement, _ = store._history.select_last_runs(["rare"])
+    statement, _ = store.history._sql.select_last_runs(["rare"])
 
     def plan(connection):
         columns = {"type": "'t'", "scheduled_time": "i", "attempt": "1", "fence": "1"}
