@@ -24,11 +24,7 @@ _TIMED_OUT = "find out what drops the packets: a wrong host in url, a firewall, 
 
 
 def network_fix(error: BaseException, tls: Tls | None) -> str | None:
-    """The fix for an error of the network or of its encryption.
-
-    Returns:
-        The fix; None if neither the network nor the encryption has caused the error.
-    """
+    """The fix for an error of the network or of its encryption; None if it is neither's."""
     for cause in _chain(error):
         if isinstance(cause, ssl.SSLError):
             return tls_fix(tls)

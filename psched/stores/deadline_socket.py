@@ -35,7 +35,6 @@ class Budget:
     `finish` begins. So each request ends after at most twice ``seconds``, unless `renew` is called.
 
     Args:
-        clock: measures the time.
         seconds: the longest wait for an answer; follows the setting ``database_timeout``.
     """
 

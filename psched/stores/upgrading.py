@@ -7,12 +7,7 @@ from psched.core.columns import NAME_LENGTH, encode, parse_options
 
 
 def refuse_older(table: str, workers: Sequence[str]) -> None:
-    """Refuse to upgrade a table, or what takes its place, if there are such workers.
-
-    Args:
-        table: the setting ``table``.
-        workers: the workers that are registered, for people.
-    """
+    """Refuse to upgrade a table, or what takes its place, if there are such workers."""
     if workers:
         raise SchemaError(
             f"workers of an older psched run on the table {table!r}: {', '.join(workers)}; stop"

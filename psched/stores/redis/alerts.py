@@ -11,9 +11,10 @@ from typing_extensions import override
 from psched.base.texts import storable
 from psched.core.alerts.alert import Alert, deliveries_in, deliveries_text
 from psched.core.alerts.protocol import EVERY_ALERT, AlertSelection, KeepsAlerts
+from psched.stores.pages import Page, Pages
 from psched.stores.redis import scripts
 from psched.stores.redis.encoding import Argument, optional_number, text, whole
-from psched.stores.redis.side_store import TRIMMED, Page, Pages, SideStore, batches
+from psched.stores.redis.side_store import TRIMMED, SideStore, batches
 
 _BATCH = 100
 """The most alerts that one run of a script takes or returns."""
@@ -84,7 +85,7 @@ class RedisAlerts(SideStore, KeepsAlerts):
             matching = [each for each in found if each.alert and _fulfils(each.alert, selection)]
             return Page(matching, found[-1].id if found else None)
 
-        return map(attrgetter("alert"), Pages(read, selection.limit))
+        return map(attrgetter("alert"), Pages(read, selection.limit, _BATCH, moves=True))
 
     @override
     def take_alerts(self, owner: str, *, lease: float, limit: int) -> Sequence[Alert]:

@@ -17,8 +17,6 @@ class DriverConnection(Connection):
     Args:
         path: the path of the server's Unix socket. None means that the connection is to the server
             at ``host`` and ``port``.
-        tls: the SSL context; None means that the connection is not encrypted.
-        budget: limits the time of each request.
         how: more arguments of the driver's class, such as ``host`` and ``port``.
     """
 

@@ -112,11 +112,7 @@ def shortened(text: str) -> str:
 
 
 def refusal(answer: Sequence[bytes]) -> str | None:
-    """What is wrong, given commands that the server refuses, each followed by the reason.
-
-    Returns:
-        A text that names the fix; None if the server refuses none.
-    """
+    """The fix, given commands that the server refuses, each followed by its reason; or None."""
     if not answer:
         return None
     commands = ", ".join(dict.fromkeys(command.decode() for command in answer[::2]))

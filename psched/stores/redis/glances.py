@@ -23,11 +23,7 @@ _LARGEST_PAGE = 1000
 
 
 class RedisGlances(ReadsLightly):
-    """Reads rows without their data, as `ReadsLightly` describes.
-
-    Args:
-        connector: the connection of the store.
-    """
+    """Reads rows without their data, as `ReadsLightly` describes."""
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector

@@ -24,13 +24,14 @@ from psched.core.history.records import (
     RunRecord,
     WorkerRecord,
 )
+from psched.stores.pages import Page, Pages
 from psched.stores.parameters import StoreParameters
 from psched.stores.redis import scripts
 from psched.stores.redis.connector import Connector
 from psched.stores.redis.encoding import Argument, text, whole
 from psched.stores.redis.errors import MemoryFullError
 from psched.stores.redis.scripts import Script
-from psched.stores.redis.side_store import BATCH, TRIMMED, Losses, Page, Pages, SideStore, batches
+from psched.stores.redis.side_store import BATCH, TRIMMED, Losses, SideStore, batches
 
 MOST_RUNS = 100_000
 """The number of records of all keys together that are kept, about.
@@ -97,10 +98,6 @@ class RedisHistory(SideStore, KeepsHistory):
     list of the records of its key. So the records of a schedule that runs once a day survive
     thousands of runs of other schedules. Both are capped.
 
-    Args:
-        connector: the connection of the store.
-        parameters: the settings of the store.
-
     Attributes:
         limits: how many records the scripts that write some keep.
         refused: whether the last call of `problem` has found one. If so, the store writes no
@@ -154,7 +151,7 @@ class RedisHistory(SideStore, KeepsHistory):
             matching = [each for each in records if each is not None and selection.matches(each)]
             return Page(matching, found[-1].place if found else None)
 
-        return _Merged((own, Pages(read, selection.limit)), selection.limit)
+        return _Merged((own, Pages(read, selection.limit, BATCH, moves=True)), selection.limit)
 
     def _runs_of(self, selection: RunSelection) -> Iterator[RunRecord]:
         what = "runs" if selection.key is None else "key"
@@ -178,7 +175,7 @@ class RedisHistory(SideStore, KeepsHistory):
             matching = [each for each in records if each is not None and selection.matches(each)]
             return Page(matching, None if over or not found else found[-1].place)
 
-        return Pages(read, selection.limit)
+        return Pages(read, selection.limit, BATCH, moves=True)
 
     @override
     def last_runs(self, keys: Sequence[str]) -> Mapping[str, RunRecord]:
@@ -293,7 +290,7 @@ class RedisHistory(SideStore, KeepsHistory):
             matching = [each for each in changes if each is not None and key in {None, each.key}]
             return Page(matching, newer[-1].place if newer and len(newer) == len(found) else None)
 
-        return Pages(read, selection.limit)
+        return Pages(read, selection.limit, BATCH, moves=True)
 
     def run_recording(
         self, recording: Request, without: Request, lost: Callable[[Any], int]
@@ -377,11 +374,7 @@ def encode_change(change: AuditRecord) -> bytes:
 
 
 def decode_run(stored: bytes, entry: bytes) -> RunRecord | None:
-    """The record in a text.
-
-    Returns:
-        The record; None if it is incomplete, or no record.
-    """
+    """The record in a text; None if it is incomplete, or no record."""
     return _decoded(RunRecord, stored, id=entry_number(entry))
 
 

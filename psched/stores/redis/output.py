@@ -14,12 +14,13 @@ from typing_extensions import override
 from psched.base.compression import compress, decompress
 from psched.core.output.protocol import KeepsOutput, OutputSelection
 from psched.core.output.records import OutputRecord, RunningAttempt
+from psched.stores.pages import Page, Pages
 from psched.stores.parameters import StoreParameters
 from psched.stores.redis import scripts
 from psched.stores.redis.connector import Connector
 from psched.stores.redis.encoding import Argument, optional_number, text, whole
 from psched.stores.redis.errors import MemoryFullError
-from psched.stores.redis.side_store import TRIMMED, Losses, Page, Pages, SideStore, batches
+from psched.stores.redis.side_store import TRIMMED, Losses, SideStore, batches
 
 _PAGE = 20
 """The most records that one run of a script returns: few, because they can be large."""
@@ -32,12 +33,7 @@ _RECORD = 550
 
 
 class RedisOutput(SideStore, KeepsOutput):
-    """Keeps what attempts have printed, as `KeepsOutput` describes.
-
-    Args:
-        connector: the connection of the store.
-        parameters: the settings of the store.
-    """
+    """Keeps what attempts have printed, as `KeepsOutput` describes."""
 
     part = "output"
 
@@ -87,7 +83,7 @@ class RedisOutput(SideStore, KeepsOutput):
             records = (_decode(selection.key, *each) for each in found)
             return Page([each for each in records if each and _is_shown(each)], after)
 
-        return Pages(read, selection.limit, _PAGE)
+        return Pages(read, selection.limit, _PAGE, moves=True)
 
     @override
     def output_of(self, attempt: RunningAttempt) -> OutputRecord | None:
@@ -154,11 +150,7 @@ def _attempt_argument(of: OutputRecord | RunningAttempt) -> bytes:
 
 
 def _decode(key: str, number: bytes, attempt: bytes, stored: bytes) -> OutputRecord | None:
-    """The record in an answer of `scripts.OUTPUT_PAGE`.
-
-    Returns:
-        The record; None if it cannot be read.
-    """
+    """The record in an answer of `scripts.OUTPUT_PAGE`; None if it cannot be read."""
     time, _, owner = attempt.decode(errors="replace").partition(" ")
     head, _, output = stored.partition(b"\n")
     try:

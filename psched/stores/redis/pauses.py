@@ -11,11 +11,7 @@ from psched.stores.redis.connector import Connector
 
 
 class RedisPauses(PausesTypes):
-    """Keeps rules, as `PausesTypes` describes.
-
-    Args:
-        connector: the connection of the store.
-    """
+    """Keeps rules, as `PausesTypes` describes."""
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector

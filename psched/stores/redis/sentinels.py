@@ -71,9 +71,6 @@ class Sentinels:
     """Asks Sentinels which server is the primary, and listens for messages about failovers.
 
     Args:
-        hosts: the Sentinels' addresses.
-        service: the name under which the Sentinels know the primary.
-        dial: opens a connection to a Sentinel.
         budget: limits the time of a request, including the questions to the Sentinels.
 
     Attributes:

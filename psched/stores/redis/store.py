@@ -68,11 +68,7 @@ The limit is necessary because a server closes a connection that sends 1 GB in o
 
 
 class RedisStore(Store):
-    """Schedules in one database of a Redis server.
-
-    Args:
-        parameters: the settings of the store.
-    """
+    """Schedules in one database of a Redis server."""
 
     history: RedisHistory
 

@@ -19,7 +19,7 @@ from psched.stores.sql.connector import Connector, one_request
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.errors import ErrorKind
 from psched.stores.sql.history import LABEL_LENGTH, REASON_LENGTH
-from psched.stores.sql.side_tables import Pages, SideStore, SideTable, Where
+from psched.stores.sql.side_tables import SideStore, SideTable, Where, pages
 
 COLUMNS = tuple(field.name for field in fields(Alert))
 
@@ -56,13 +56,7 @@ _identity = attrgetter(*IDENTITY)
 
 
 class AlertStatements:
-    """Every statement that psched sends about the table of alerts.
-
-    Args:
-        table: the name of the table of schedules, which contains no character to be quoted.
-        dialect: contains the SQL fragments that differ between databases.
-        quote: quotes an identifier.
-    """
+    """Every statement that psched sends about the table of alerts."""
 
     def __init__(self, table: str, dialect: Dialect, quote: Callable[[str], str]) -> None:
         self.table = SideTable(
@@ -212,11 +206,6 @@ class SqlAlerts(SideStore, KeepsAlerts):
     - An alert that was taken is due again after the lease.
     - Deliveries that were noted have ended the lease, so that the second request stores nothing.
     - An alert that was deleted is not counted again.
-
-    Args:
-        table: the setting ``table``.
-        connector: the connection of the store.
-        check: see `SideStore`.
     """
 
     def __init__(
@@ -254,7 +243,7 @@ class SqlAlerts(SideStore, KeepsAlerts):
             last = found[-1].place if found else last
             return found
 
-        return map(attrgetter("alert"), Pages(read, selection.limit))
+        return map(attrgetter("alert"), pages(read, selection.limit))
 
     @override
     @one_request
@@ -290,11 +279,7 @@ class SqlAlerts(SideStore, KeepsAlerts):
         alerts: Sequence[Alert],
         values_of: Callable[[Alert], Mapping[str, Any]],
     ) -> list[Alert]:
-        """Send a statement for each alert.
-
-        Returns:
-            The alerts whose row it has inserted or updated, as they are stored, in the given order.
-        """
+        """Send a statement for each alert; return those that it has changed, as they are stored."""
         # Transactions that lock the rows in the same order do not wait for each other in a circle.
         places = sorted(range(len(alerts)), key=lambda place: _identity(alerts[place]))
         changed = dict[int, Alert]()
@@ -311,11 +296,7 @@ class SqlAlerts(SideStore, KeepsAlerts):
         batch: Sequence[Alert],
         values_of: Callable[[Alert], Mapping[str, Any]],
     ) -> Mapping[int, Alert]:
-        """Send a statement for each alert, in one transaction.
-
-        Returns:
-            The alerts whose row was inserted or updated, by their places in the batch.
-        """
+        """The same in one transaction; return those that were changed, by their places."""
         values = [values_of(alert) for alert in batch]
 
         def write(connection: Connection) -> Mapping[int, Alert]:

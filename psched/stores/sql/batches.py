@@ -7,6 +7,7 @@ from typing import TypeVar
 from psched.base.clock import Clock
 from psched.base.errors import StoreBusyError, StoreSlowError
 from psched.core.model import Row
+from psched.stores import pages
 from psched.stores.sql.errors import InvalidValueError
 
 T = TypeVar("T")
@@ -87,12 +88,4 @@ def insert_batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
 
 def split(items: Sequence[T], size_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
     """Split items, in order, into parts within the limits `INSERT_BATCH` and `INSERT_SIZE`."""
-    start = size = 0
-    for end, item in enumerate(items):
-        added = size_of(item)
-        if end > start and (end - start == INSERT_BATCH or size + added > INSERT_SIZE):
-            yield items[start:end]
-            start, size = end, 0
-        size += added
-    if items:
-        yield items[start:]
+    return pages.split(items, size_of, most=INSERT_BATCH, largest=INSERT_SIZE)

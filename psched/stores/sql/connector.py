@@ -98,10 +98,7 @@ class Connector:
     Work is a function that is called with the connection.
 
     Args:
-        url: database URL in SQLAlchemy's form.
         timeout: the longest wait for an answer of the server, in seconds.
-        clock: measures the timeout, and the wait for locks.
-        rng: random generator for the pauses between tries to get SQLite's write lock.
         greet: is called with every new connection before any work; raises an exception to refuse
             the connection.
         tls: how connections are encrypted. None means that the url's options decide, or the

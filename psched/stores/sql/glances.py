@@ -26,13 +26,7 @@ _BATCH = 200
 
 
 class SqlGlances(ReadsLightly):
-    """Reads rows without their data, as `ReadsLightly` describes.
-
-    Args:
-        table: the table's name, quoted for the database.
-        dialect: contains the SQL fragments that differ between databases.
-        query: sends a query; returns the rows of its result.
-    """
+    """Reads rows without their data, as `ReadsLightly` describes."""
 
     def __init__(
         self,

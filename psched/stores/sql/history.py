@@ -50,7 +50,7 @@ from psched.stores.sql.connector import Connector, one_request
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.errors import InvalidValueError, StoreFullError
 from psched.stores.sql.inserting import Insertion
-from psched.stores.sql.side_tables import Pages, SideStore, SideTable, Where, cached_text, many
+from psched.stores.sql.side_tables import SideStore, SideTable, Where, cached_text, many, pages
 
 _log = logging.getLogger("psched.store")
 
@@ -125,13 +125,7 @@ InsertRecords = Callable[[Connection, Sequence[RunRecord]], None]
 
 
 class HistoryStatements:
-    """Every statement that psched sends about the tables of the run history.
-
-    Args:
-        table: the name of the table of schedules, which contains no character to be quoted.
-        dialect: contains the SQL fragments that differ between databases.
-        quote: quotes an identifier.
-    """
+    """Every statement that psched sends about the tables of the run history."""
 
     def __init__(self, table: str, dialect: Dialect, quote: Callable[[str], str]) -> None:
         def table_of(what: str, read: Sequence[str], unique: Sequence[str] = ()) -> SideTable:
@@ -362,9 +356,6 @@ class Refusals:
     A task's end is worth more than its record. So if the database refuses the records of a
     settlement, the settlement is applied without them. But if the database is unavailable, nothing
     was applied, and the settlement is repeated later with its records.
-
-    Args:
-        clock: measures the pause.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -411,14 +402,7 @@ class Refusals:
 
 
 class SqlHistory(SideStore, KeepsHistory):
-    """Keeps the run history, as `KeepsHistory` describes.
-
-    Args:
-        table: the setting ``table``.
-        connector: the connection of the store.
-        check: see `SideStore`.
-        clock: measures how long records are not written after a fault.
-    """
+    """Keeps the run history, as `KeepsHistory` describes."""
 
     def __init__(
         self,
@@ -462,9 +446,9 @@ class SqlHistory(SideStore, KeepsHistory):
             return [run_record(columns) for columns in self._query(*request)]
 
         if not selection.with_extra_runs:
-            return Pages(read, selection.limit)
+            return pages(read, selection.limit)
         # The keys of other schedules can have the same beginning as those of the extra runs.
-        return Pages(read, selection.limit, keep=selection.matches)
+        return pages(read, selection.limit, keep=selection.matches)
 
     def _first_since(self, since: int) -> int:
         """An id that no record which ended at or after a time is before; as large as possible.
@@ -542,7 +526,7 @@ class SqlHistory(SideStore, KeepsHistory):
             request = self._sql.select_audits(selection, before, limit)
             return [audit_record(columns) for columns in self._query(*request)]
 
-        return Pages(read, selection.limit)
+        return pages(read, selection.limit)
 
     @override
     @one_request
@@ -659,11 +643,7 @@ class SqlHistory(SideStore, KeepsHistory):
         *,
         together: bool = False,
     ) -> bool:
-        """Send a statement that changes one row, and write records if it has changed the row.
-
-        Returns:
-            Whether the row was changed; if not, no record was written.
-        """
+        """Send a statement that changes a row, and write records if it has; say whether it has."""
 
         def work(connection: Connection, insert: InsertRecords) -> bool:
             applied = raw_execute.count(connection, statement, values) > 0

@@ -15,7 +15,7 @@ from psched.stores.sql import raw_execute
 from psched.stores.sql.conditions import Request
 from psched.stores.sql.connector import Connector, one_request
 from psched.stores.sql.dialects import Dialect
-from psched.stores.sql.side_tables import Pages, SideStore, SideTable, Where
+from psched.stores.sql.side_tables import SideStore, SideTable, Where, pages
 
 COLUMNS = tuple(field.name for field in fields(OutputRecord))
 
@@ -49,13 +49,7 @@ _MOST_MARKS = 10
 
 
 class OutputStatements:
-    """Every statement that psched sends about the table of output.
-
-    Args:
-        table: the name of the table of schedules, which contains no character to be quoted.
-        dialect: contains the SQL fragments that differ between databases.
-        quote: quotes an identifier.
-    """
+    """Every statement that psched sends about the table of output."""
 
     def __init__(self, table: str, dialect: Dialect, quote: Callable[[str], str]) -> None:
         self.table = SideTable(
@@ -162,13 +156,7 @@ def as_record(columns: Sequence[Any]) -> OutputRecord:
 
 
 class SqlOutput(SideStore, KeepsOutput):
-    """Keeps what attempts have printed, as `KeepsOutput` describes.
-
-    Args:
-        table: the setting ``table``.
-        connector: the connection of the store.
-        check: see `SideStore`.
-    """
+    """Keeps what attempts have printed, as `KeepsOutput` describes."""
 
     def __init__(
         self, table: str, connector: Connector, check: Callable[[Connection], None]
@@ -217,7 +205,7 @@ class SqlOutput(SideStore, KeepsOutput):
             request = self._sql.select(selection, before=before, limit=limit)
             return [as_record(columns) for columns in self._query(*request)]
 
-        return Pages(read, selection.limit, _PAGE)
+        return pages(read, selection.limit, _PAGE)
 
     @override
     def output_of(self, attempt: RunningAttempt) -> OutputRecord | None:

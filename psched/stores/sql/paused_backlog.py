@@ -95,12 +95,8 @@ class PassingOver:
     """Claims due rows with another strategy, and quickly passes over those of paused types.
 
     Args:
-        inner: the strategy.
         by_key: claims the rows that the search has found.
-        sql: the table's statements.
         held_back: the statement that reads which rules hold.
-        query: sends a query, and returns the rows of its result.
-        clock: measures how long claims take.
         only: the types of the rows that are claimed; empty means all types.
     """
 

@@ -92,13 +92,7 @@ def held_back_by(found: Iterable[Columns]) -> HeldBack:
 
 
 class PauseStatements:
-    """The statements about rules.
-
-    Args:
-        table: the table's name, not quoted.
-        quote: quotes a name for the database.
-        dialect: contains the SQL fragments that differ between databases.
-    """
+    """The statements about rules."""
 
     def __init__(self, table: str, quote: Callable[[str], str], dialect: Dialect) -> None:
         self.table = f"{table}_info"
@@ -173,12 +167,7 @@ def _decoded(stored: str) -> object:
 
 
 class SqlPauses(PausesTypes):
-    """Keeps rules in ``<table>_info``, as `PausesTypes` describes.
-
-    Args:
-        table: the setting ``table``.
-        connector: the connection of the store.
-    """
+    """Keeps rules in ``<table>_info``, as `PausesTypes` describes."""
 
     def __init__(self, table: str, connector: Connector) -> None:
         self._connector = connector

@@ -4,15 +4,14 @@ Their rows are inserted, read page by page, the newest first, and deleted when t
 all of these tables need stands here; the modules of the parts of the store contain the rest.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, TextClause, text
-from typing_extensions import override
 
 from psched.base.errors import SchemaError, StoreError, TransientStoreError
+from psched.stores.pages import Page, Pages
 from psched.stores.sql.conditions import Request
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.dialects import Dialect
@@ -25,12 +24,9 @@ class SideTable:
     """One table, and the statements that every such table needs.
 
     Args:
-        name: the table's name, not quoted.
         read: the columns of a record.
         others: its other columns.
         unique: the columns that identify a record, which have a unique index.
-        dialect: contains the SQL fragments that differ between databases.
-        quote: quotes an identifier.
     """
 
     def __init__(
@@ -143,9 +139,7 @@ class SideStore:
     """A part of a store that keeps records in tables beside the table of schedules.
 
     Args:
-        connector: the connection of the store.
         check: sets ``missing`` anew, because somebody may have run `psched init` meanwhile.
-        tables: the tables.
 
     Attributes:
         missing: why nothing is kept, as of the last connection; None if it is.
@@ -200,50 +194,22 @@ class _Numbered(Protocol):
 T = TypeVar("T", bound=_Numbered)
 
 
-class Pages(Iterator[T], Generic[T]):
-    """Reads records page by page; after an exception, ``next`` reads the same page again.
+def pages(
+    read: Callable[[int | None, int], Sequence[T]],
+    limit: int | None,
+    size: int = _PAGE,
+    keep: Callable[[T], bool] = lambda _record: True,
+) -> Iterator[T]:
+    """Read records by their ids, the newest first; see `Pages`.
 
-    Args:
-        read: returns a page of records before an id, the newest first; None is after the newest
-            record. The second argument is the most records of the page.
-        limit: the most records; None means no limit.
-        page: the most records of a page.
-        keep: whether a record that was read is returned.
+    ``read`` gets the id before which the page is, None for the first page, and its most records.
     """
 
-    def __init__(
-        self,
-        read: Callable[[int | None, int], list[T]],
-        limit: int | None,
-        page: int = _PAGE,
-        keep: Callable[[T], bool] = lambda _record: True,
-    ) -> None:
-        self._read: Callable[[int | None, int], list[T]] = read
-        self._left = limit
-        self._most = page
-        self._keep: Callable[[T], bool] = keep
-        self._before: int | None = None
-        self._page: deque[T] = deque()
-        self._over = limit == 0
+    def page(place: Any, most: int) -> Page[T]:  # noqa: ANN401  # an id, or the empty text
+        found = read(place or None, most)
+        return Page([*filter(keep, found)], found[-1].id if len(found) == most else None)
 
-    @override
-    def __iter__(self) -> Self:
-        return self
-
-    @override
-    def __next__(self) -> T:
-        while not self._page and not self._over:
-            limit = self._most if self._left is None else min(self._most, self._left)
-            found = self._read(self._before, limit)
-            self._page.extend(filter(self._keep, found))
-            if self._left is not None:
-                self._left -= len(self._page)
-            self._over = len(found) < limit or self._left == 0
-            if found:
-                self._before = found[-1].id
-        if not self._page:
-            raise StopIteration
-        return self._page.popleft()
+    return Pages(page, limit, size)
 
 
 @lru_cache(maxsize=256)

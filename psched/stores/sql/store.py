@@ -33,11 +33,10 @@ from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
 from psched.stores.sql.alerts import SqlAlerts
 from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
-from psched.stores.sql.callers_transaction import JoinedTransaction
 from psched.stores.sql.claims import CompareAndSwap, choose, rows_held_by
 from psched.stores.sql.conditions import Request
 from psched.stores.sql.connector import one_request
-from psched.stores.sql.dialects.callers_connection import callers_connection
+from psched.stores.sql.dialects.callers_transaction import JoinedTransaction, callers_connection
 from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.glances import SqlGlances
 from psched.stores.sql.history import InsertRecords
@@ -51,12 +50,7 @@ from psched.stores.sql.table_store import TableStore, backlog_of
 
 
 class SqlStore(TableStore[Statements]):
-    """Schedules in one table of a relational database.
-
-    Args:
-        parameters: the settings of the store.
-        rng: random generator for the pauses between tries to get SQLite's write lock.
-    """
+    """Schedules in one table of a relational database."""
 
     alerts: SqlAlerts
     pauses: SqlPauses
@@ -293,11 +287,7 @@ class SqlStore(TableStore[Statements]):
     def _settle_and_record(
         self, ends: Sequence[Settlement], request: Request, *, skips: bool
     ) -> Mapping[str, Settled] | None:
-        """Apply settlements and write their records, in one transaction.
-
-        Returns:
-            The results; None if the records were refused, so that nothing was applied.
-        """
+        """Apply settlements, with their records, in one transaction; None if these are refused."""
 
         def work(connection: Connection, insert: InsertRecords) -> Mapping[str, Settled]:
             written = raw_execute.count(connection, *request)

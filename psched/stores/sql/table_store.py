@@ -50,10 +50,6 @@ class TableStore(Store, Generic[S]):
     """A store on one table, with a run history and output beside it.
 
     A subclass provides the statements, and sets `SideStore.missing` of the parts when it connects.
-
-    Args:
-        parameters: the settings of the store.
-        rng: random generator for the pauses between tries to get SQLite's write lock.
     """
 
     history: SqlHistory

@@ -1,0 +1,91 @@
+"""Reads records page by page, and splits what is written into parts; for all kinds of stores."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+
+from typing_extensions import override
+
+
+class _Numbered(Protocol):
+    @property
+    def id(self) -> int | None: ...
+
+
+T = TypeVar("T", bound=_Numbered)
+R = TypeVar("R")
+
+
+class Page(NamedTuple, Generic[T]):
+    """Records, and the place after which the next page begins; None if there is no next page."""
+
+    records: Sequence[T]
+    place: Any
+
+
+class Pages(Iterator[T], Generic[T]):
+    """Reads records page by page; after an exception, ``next`` reads the same page again.
+
+    Args:
+        read: returns the page after a place, the newest records first; the empty text is before the
+            newest record. The second argument is the most records of the page.
+        limit: the most records; None means no limit.
+        size: the most records of a page.
+        moves: whether a record that is written meanwhile moves all others, so that the first
+            records of a page can be the last ones of the page before.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Any, int], Page[T]],
+        limit: int | None,
+        size: int,
+        *,
+        moves: bool = False,
+    ) -> None:
+        self._read: Callable[[Any, int], Page[T]] = read
+        self._size = size
+        self._left = limit
+        self._moves = moves
+        self._place: Any = ""
+        self._page: deque[T] = deque()
+        self._last: int | None = None
+
+    @override
+    def __iter__(self) -> Self:
+        return self
+
+    @override
+    def __next__(self) -> T:
+        while self._left != 0 and (self._page or self._place is not None):
+            if not self._page:
+                most = self._size if self._left is None else min(self._size, self._left)
+                records, self._place = self._read(self._place, most)
+                self._page.extend(records)
+                continue
+            record = self._page.popleft()
+            if self._moves and self._last is not None and (record.id or 0) >= self._last:
+                continue
+            self._last = record.id
+            if self._left is not None:
+                self._left -= 1
+            return record
+        raise StopIteration
+
+
+def split(
+    items: Sequence[R], size_of: Callable[[R], int], *, most: int, largest: int
+) -> Iterator[Sequence[R]]:
+    """Split items, in order, into parts of at most so many items, and of at most this size.
+
+    A part of one item can be larger.
+    """
+    start = size = 0
+    for end, item in enumerate(items):
+        added = size_of(item)
+        if end > start and (end - start == most or size + added > largest):
+            yield items[start:end]
+            start, size = end, 0
+        size += added
+    if items:
+        yield items[start:]
