@@ -1,7 +1,7 @@
 """Options that several commands share. They select the configuration, and override settings."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -184,6 +184,48 @@ def database(command: F) -> F:
             help=text,
         )(command)
     return command
+
+
+def one_of(values: Iterable[str], name: str, text: str, more: str = "") -> Callable[[F], F]:
+    """Return an option that takes one of some values, and may be repeated.
+
+    The last word of ``name`` is that of the argument, as in ``--fate fates``.
+    """
+    option, argument = name.split()
+    given = [str(each) for each in values]
+    return click.option(
+        option,
+        argument,
+        type=click.Choice(given),
+        metavar=option.removeprefix("--").upper(),
+        multiple=True,
+        help=f"{text}; may be repeated. One of {', '.join(given)}.{more}",
+    )
+
+
+types = click.option(
+    "--type",
+    "types",
+    metavar="TYPE",
+    multiple=True,
+    help="Only those of this type; may be repeated.",
+)
+
+
+def since(text: str) -> Callable[[F], F]:
+    """Return the option for the beginning of a period, which `time_format.parse_since` reads."""
+    help_ = f"{text} at most this long ago ({DURATIONS}), or after this time."
+    return click.option("--since", metavar="AGE|TIME", help=help_)
+
+
+def limit(default: int) -> Callable[[F], F]:
+    """Return the option for the most rows of a table; all are written as JSON without it."""
+    return click.option(
+        "--limit",
+        metavar="N",
+        type=click.IntRange(1, 10**9),
+        help=f"Show at most N. Default: {default}; with --json, all.",
+    )
 
 
 verbose = click.option(

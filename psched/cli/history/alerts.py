@@ -115,26 +115,9 @@ def expected_text(expect: Expectations) -> str:
 @click.command()
 @click.argument("key", required=False, shell_complete=complete_key)
 @click.option("--all", "also_closed", is_flag=True, help="Also alerts that are over.")
-@click.option(
-    "--since",
-    metavar="AGE|TIME",
-    help="Only alerts that were raised at most this long ago (30s, 5m, 1h, 30d), or after this"
-    " time.",
-)
-@click.option(
-    "--rule",
-    "rules",
-    type=click.Choice([each.value for each in Rule]),
-    metavar="RULE",
-    multiple=True,
-    help=f"Only alerts of this rule; may be repeated. One of {', '.join(Rule)}.",
-)
-@click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(1, 10**9),
-    help=f"Show at most N. Default: {_DEFAULT_LIMIT}; with --json, all.",
-)
+@options.since("Only alerts that were raised")
+@options.one_of(Rule, "--rule rules", "Only alerts of this rule")
+@options.limit(_DEFAULT_LIMIT)
 @click.option(
     "--close",
     is_flag=True,

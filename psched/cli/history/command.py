@@ -31,41 +31,11 @@ _NONE = "no record; the setting history is none, so that no run is recorded"
 @click.command()
 @click.argument("key", required=False, shell_complete=complete_key)
 @click.option("--failed", is_flag=True, help="Only what failed, was given up, or expired.")
-@click.option(
-    "--since",
-    metavar="AGE|TIME",
-    help="Only what ended at most this long ago (30s, 5m, 1h, 30d), or after this time.",
-)
-@click.option(
-    "--outcome",
-    "outcomes",
-    type=click.Choice([each.value for each in Outcome]),
-    metavar="OUTCOME",
-    multiple=True,
-    help=f"Only attempts that ended so; may be repeated. One of {', '.join(Outcome)}.",
-)
-@click.option(
-    "--fate",
-    "fates",
-    type=click.Choice([each.value for each in Fate]),
-    metavar="FATE",
-    multiple=True,
-    help="Only records of occurrences of which this became; may be repeated. One of"
-    f" {', '.join(Fate)}.",
-)
-@click.option(
-    "--type",
-    "types",
-    metavar="TYPE",
-    multiple=True,
-    help="Only those of this type; may be repeated.",
-)
-@click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(1, 10**9),
-    help=f"Show at most N. Default: {_DEFAULT_LIMIT}; with --json, all.",
-)
+@options.since("Only what ended")
+@options.one_of(Outcome, "--outcome outcomes", "Only attempts that ended so")
+@options.one_of(Fate, "--fate fates", "Only records of occurrences of which this became")
+@options.types
+@options.limit(_DEFAULT_LIMIT)
 @click.option(
     "--errors", is_flag=True, help="Show the error and its traceback below each run that has one."
 )

@@ -132,22 +132,13 @@ def _split_columns(
 
 @click.command("list")
 @click.argument("keys", nargs=-1)
-@click.option(
-    "--status",
-    "states",
-    type=click.Choice(SHOWN_STATES),
-    metavar="STATUS",
-    multiple=True,
-    help=f"Only those with this status; may be repeated. One of {', '.join(SHOWN_STATES)}."
+@options.one_of(
+    SHOWN_STATES,
+    "--status states",
+    "Only those with this status",
     " waiting includes those that are due or failing.",
 )
-@click.option(
-    "--type",
-    "types",
-    metavar="TYPE",
-    multiple=True,
-    help="Only those of this type; may be repeated.",
-)
+@options.types
 @click.option(
     "--label",
     "labels",
