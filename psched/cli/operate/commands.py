@@ -176,12 +176,14 @@ def _backfill(run: Callable[..., Backfill], key: str, *, dry_run: bool) -> Backf
         done = run(dry_run=dry_run, report=note)
     except (KeyboardInterrupt, StoreError) as stopped:
         if not dry_run:
-            text = f"stopped after {_text(so_far, dry_run=False)}; the same command adds the rest"
+            text = (
+                f"stopped after {_describe(so_far, dry_run=False)}; the same command adds the rest"
+            )
             click.echo(f"{key}: {text}", err=True)
         if isinstance(stopped, KeyboardInterrupt):
             raise click.Abort from None
         raise
-    click.echo(f"{key}: {_text(done, dry_run=dry_run)}")
+    click.echo(f"{key}: {_describe(done, dry_run=dry_run)}")
     return done
 
 
@@ -189,7 +191,7 @@ def _added(number: int, *, dry_run: bool) -> str:
     return f"{counted(number, 'run')} {'would be added' if dry_run else 'added'}"
 
 
-def _text(done: Backfill, *, dry_run: bool) -> str:
+def _describe(done: Backfill, *, dry_run: bool) -> str:
     text = _added(len(done.runs), dry_run=dry_run)
     if done.first is not None and done.last is not None:
         first, last = format_time(done.first), format_time(done.last)
