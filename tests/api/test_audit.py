@@ -203,8 +203,8 @@ class TestEveryCall:
     @pytest.mark.slow
     def test_an_apply_is_a_few_transactions(self, schedules, settings):
         store, batches = schedules._store, []
-        audit = store.audit
-        store.audit = lambda records: (batches.append(len(records)), audit(records))
+        audit = store.history.audit
+        store.history.audit = lambda records: (batches.append(len(records)), audit(records))
         for hour in 1, 2:
             declared = [{"key": f"k{n}", "cron": f"0 {hour} * * *"} for n in range(1200)]
             apply_plan(
@@ -380,7 +380,7 @@ class TestWhatCannotBeRecorded:
             sent.append(records)
             raise StoreUnavailableError("the server restarts")
 
-        store.audit = away
+        store.history.audit = away
         mine.add("k", "t", next_time=LATER)
         assert mine.read("k").row.version == 1
         assert len(sent) == 5

@@ -1,6 +1,7 @@
 """The run history in Python: schedules[key].runs(), schedules.runs() and the fields of `Run`."""
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -240,7 +241,9 @@ def test_without_its_tables_the_history_says_how_to_create_them(settings, schedu
 
 
 def test_a_store_without_the_capability_keeps_no_history(settings):
-    reader = ScheduleCollection(object(), settings, clock=SystemClock(), draw_nonce=str)
+    reader = ScheduleCollection(
+        SimpleNamespace(history=None), settings, clock=SystemClock(), draw_nonce=str
+    )
     for ask in reader.runs, lambda: reader.last_runs(["k"]), reader.audit:
         with pytest.raises(NotSupportedError, match="this store keeps no run history"):
             ask()

@@ -350,7 +350,7 @@ def preempted_before_its_end(own):
     Path("gate").touch()
     scene.until(lambda: not len(scene.bench.tasks.running))
     scene.until(lambda: scene.store.requests["record"])
-    [record] = other.runs()
+    [record] = other.history.runs()
     other.disconnect()
     assert (record.outcome, record.fate, record.pid) == ("preempted", None, task.runner.pid)
     assert (record.owner, record.fence) == (task.row.owner, 1)
