@@ -22,12 +22,12 @@ def store_of(service):
 
 def records(service, key="long"):
     """The records of a key, the oldest first."""
-    return [*store_of(service).runs(RunSelection(key=key))][::-1]
+    return [*store_of(service).history.runs(RunSelection(key=key))][::-1]
 
 
 def workers(service):
     """The records of all workers."""
-    return store_of(service).workers()
+    return store_of(service).history.workers()
 
 
 def wait_for_records(service, *outcomes, key="long"):
@@ -118,7 +118,7 @@ def test_a_task_that_is_stopped_with_its_master_is_released(service):
     assert master.stop() == 0
     [record] = wait_for_records(service, "released")
     assert record.fate is None
-    [worker] = store_of(service).workers()
+    [worker] = store_of(service).history.workers()
     assert worker.started <= worker.ended == worker.seen
     assert worker.nonce == record.nonce
 
@@ -142,7 +142,7 @@ def test_a_lease_that_is_taken_over_from_a_host_that_stands_still_leaves_one_rec
     service.add("long", data={"until": "gate"})
     first = service.start()
     service.runs.wait("long")
-    wait_until(lambda: store_of(service).workers(), what="the record of the worker")
+    wait_until(lambda: store_of(service).history.workers(), what="the record of the worker")
     first.send_all(signal.SIGSTOP)
 
     other = make_service(f"sqlite:///{tmp_path}/psched.db", alive_time=6)
@@ -169,7 +169,7 @@ def test_what_was_written_into_the_store_by_a_worker_that_runs_says_who_is_alive
     service.add("long", data={"until": "gate"})
     master = service.start()
     service.runs.wait("long")
-    found = wait_until(lambda: store_of(service).workers(), what="the record of the worker")
+    found = wait_until(lambda: store_of(service).history.workers(), what="the record of the worker")
     [worker] = found
     [pid] = master.workers()
     assert (worker.pid, worker.number, worker.generation) == (pid, 0, 1)
@@ -182,7 +182,7 @@ def test_what_was_written_into_the_store_by_a_worker_that_runs_says_who_is_alive
     service.open_gate("gate")
     service.wait_for_finish("long")
     assert master.stop() == 0
-    [worker] = store_of(service).workers()
+    [worker] = store_of(service).history.workers()
     assert worker.ended is not None
 
 

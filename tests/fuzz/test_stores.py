@@ -512,13 +512,13 @@ class Stores(RuleBasedStateMachine):
         since = int(self.clock.wall() - ago) * 1000
         self.compare_runs(RunSelection(since=since, key=key, limit=selection.limit))
         self.both("audits", AuditSelection(since=since, key=key, limit=selection.limit))
-        theirs, ours = (store.last_runs(KEYS) for store in (self.store, self.model))
+        theirs, ours = (store.history.last_runs(KEYS) for store in (self.store, self.model))
         assert {k: each.ended for k, each in theirs.items()} == {
             k: each.ended for k, each in ours.items()
         }
 
     def compare_runs(self, selection):
-        theirs = [*self.store.runs(selection)]
+        theirs = [*self.store.history.runs(selection)]
         matching = [*self.model.runs(changed(selection, limit=None))]
         ended = [each.ended for each in theirs]
         assert ended == [each.ended for each in matching][: selection.limit]
