@@ -12,9 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from psched import stores
 from psched.base.clock import SystemClock
+from psched.base.errors import NotSupportedError
+from psched.config import from_mapping
 from psched.core.alerts.protocol import EVERY_ALERT
-from psched.core.store_protocol import ExpiredLease, Settled
+from psched.core.store_protocol import Backlog, ExpiredLease, Settled
 from psched.testing import (
     AlertsContract,
     BackendContract,
@@ -319,3 +322,21 @@ class TestPausesOfAFileStore(PausesContract):
         store = type("Store", (KeepsPausesInMemory, example.FileStore), {})
         kept = {}
         return lambda: store(kept, settings, clock=SystemClock(), rng=random.Random())  # noqa: S311
+
+
+def test_a_class_that_does_not_derive_from_the_protocol_can_leave_out_as_much(
+    tmp_path, monkeypatch
+):
+    module = tmp_path / "bare.py"
+    module.write_text(
+        "class Bare:\n"
+        "    def __init__(self, settings, *, clock, rng): pass\n"
+        "    def rows(self): return iter('abc')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = from_mapping({"type": "bare:Bare"})
+    store = stores.create(settings, clock=SystemClock(), rng=random.Random())  # noqa: S311
+    assert (store.history, store.holds, store.light_reads) == (None, None, None)
+    assert (store.count(), store.backlog(9)) == (3, Backlog())
+    with pytest.raises(NotSupportedError, match="cannot join a transaction"):
+        store.join_transaction(None)

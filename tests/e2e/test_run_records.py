@@ -142,7 +142,7 @@ def test_a_lease_that_is_taken_over_from_a_host_that_stands_still_leaves_one_rec
     service.add("long", data={"until": "gate"})
     first = service.start()
     service.runs.wait("long")
-    wait_until(lambda: store_of(service).history.workers(), what="the record of the worker")
+    wait_until(lambda: workers(service), what="the record of the worker")
     first.send_all(signal.SIGSTOP)
 
     other = make_service(f"sqlite:///{tmp_path}/psched.db", alive_time=6)
@@ -169,7 +169,7 @@ def test_what_was_written_into_the_store_by_a_worker_that_runs_says_who_is_alive
     service.add("long", data={"until": "gate"})
     master = service.start()
     service.runs.wait("long")
-    found = wait_until(lambda: store_of(service).history.workers(), what="the record of the worker")
+    found = wait_until(lambda: workers(service), what="the record of the worker")
     [worker] = found
     [pid] = master.workers()
     assert (worker.pid, worker.number, worker.generation) == (pid, 0, 1)
