@@ -29,7 +29,7 @@
 --   {table}:output:KEY     a sorted set by number: SCHEDULED_TIME OWNER of each record of a key; it is
 --                          capped and expires
 --   {table}:printed:NUMBER a JSON object, a line feed and the output, see psched.stores.redis.
---                          output_encoding; it expires
+--                          output; it expires
 --   {table}:output_info    a hash: the last number, and the sum of all sizes
 --   {table}:asked:SCHEDULED_TIME OWNER KEY   the time in milliseconds until which somebody reads the
 --                          output of this attempt, which is running; it expires then

@@ -7,7 +7,7 @@
 -- upgraded now; and the nonces of the workers that must stop first.
 --
 -- The name of the hash of layout 1 is changed first, so that workers of that time claim nothing from now on.
--- See upgrade.lua for the rest.
+-- The script upgrade, below, does the rest.
 local version, gone_after, force = unpack(ARGV)
 local found = redis.call('HGET', INFO, 'version')
 if found then return {found, {}} end
