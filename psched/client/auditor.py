@@ -132,7 +132,7 @@ class Auditor:
 
     @cached_property
     def is_able(self) -> bool:
-        """Whether the store has the capability; its tables can still be missing."""
+        """Whether the store can keep an audit trail; its tables can still be missing."""
         return self._store.history is not None
 
     @contextmanager

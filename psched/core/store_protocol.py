@@ -468,7 +468,7 @@ class HoldsSchedules(Protocol):
     `hold` and `Store.claim` each check and change one row in one step, so that only one of them
     can win.
 
-    Extra runs (`psched.core.operations.extra_runs`) need this capability.
+    Extra runs (`psched.core.operations.extra_runs`) need them.
     """
 
     def hold(self, holds: Mapping[str, str], *, alive_time: int, shortest: int) -> frozenset[str]:

@@ -19,6 +19,7 @@ from psched import (
 )
 from psched.base.errors import StoreError
 from psched.core.model import Row
+from psched.core.store_protocol import Store
 from psched.testing.store_contract.bench import payload
 from support.stores import make_store
 
@@ -241,7 +242,7 @@ class TestReading:
         assert schedules
 
     def test_a_store_that_cannot_count_is_read(self, schedules, monkeypatch):
-        class Uncounted:
+        class Uncounted(Store):
             def rows(self, *_selected):
                 return iter([Row(key="a"), Row(key="b")])
 

@@ -95,7 +95,7 @@ def test_what_a_child_has_pushed_stays_when_the_parent_closes_its_collection(sch
 
 def request_of(schedules):
     """The time of a request. A store on Redis has none."""
-    return getattr(schedules._store, "request", nullcontext)()
+    return getattr(schedules._store._connector, "request", nullcontext)()
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""What attempts have printed: records, and the capability of a store to keep them."""
+"""What attempts have printed: records, and the part of a store that keeps them."""
