@@ -26,7 +26,7 @@ def measured(given: Any, kind: str, url: str) -> dict[str, Any]:  # noqa: ANN401
     """The figures on one database."""
     harness.load(kind, url, given.rows, "paused", due=True)
     setup = make_store(url, table="paused", timeout=600)
-    setup.change_pause_rules(drop=[], store=[RULE])
+    setup.pauses.change_pause_rules(drop=[], store=[RULE])
     none = make_store(url, table="none", timeout=600)
     none.init()
     workers: list[Any] = []
