@@ -11,11 +11,11 @@ from pathlib import Path
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 LIMITS = {
-    "worker": {"files": 55, "calls": 500, "depth": 19},
+    "worker": {"files": 54, "calls": 450, "depth": 19},
     "runner": {"files": 13, "calls": 30, "depth": 7},
-    "add": {"files": 100, "modules": 182},
-    "list": {"files": 86, "modules": 175},
-    "help": {"files": 14, "modules": 44},
+    "add": {"files": 86, "modules": 143},
+    "list": {"files": 74, "modules": 135},
+    "help": {"files": 13, "modules": 42},
 }
 
 
