@@ -372,7 +372,8 @@ class Refusals:
     def written(self) -> None:
         """Note that records were written."""
         self._breaks = 0
-        self._fault.passed()
+        if self._fault.ongoing:
+            self._fault.passed()
 
     def is_refusal(self, error: PschedError, *, committing: bool) -> bool:
         """Whether an error means that the records were refused, so that they are to be left out."""
