@@ -33,8 +33,9 @@ nitpick_ignore_regex = [
     ("py:.*", r"(collections|contextlib|datetime|pathlib|re|signal|typing)\..*"),
     ("py:.*", r"psched(\.\w+){2,}"),
     # The same, where annotations are not evaluated when a module is imported.
-    ("py:class", r"AbstractContextManager|Author|Changers|Config|Confirm|Decide|Duration"),
-    ("py:class", r"ListOrder|ManyChanged|Report|Since|Store|Wanted|When"),
+    ("py:class", r"AbstractContextManager|Access|Alert|Author|Config|Confirm|Decide|Duration"),
+    ("py:class", r"ListOrder|ManyChanged|Overview|Report|Since|Stagger|Store|Until|Wanted|When"),
+    ("py:class", r"WorkerRecord|Zone"),
 ]
 # The type hint `type` is Python's, and not the attribute of a task or of a run.
 suppress_warnings = ["ref.python"]
