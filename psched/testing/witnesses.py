@@ -270,7 +270,15 @@ def _against_pauses(seen: Seen) -> Iterator[Violation]:
             fault.host == PEOPLE and fault.touches(since, witness.started, PEOPLE)
             for fault in seen.faults
         )
-        if witness.started > since + seen.lease and not over and not excused:
+        # A change is recorded after it was made, so that a run can begin before the record of the
+        # change that has ended the pause.
+        after = next((each for each in mine if time_of(each) > witness.started), None)
+        ended = (
+            after is not None
+            and after.action != "pause"
+            and time_of(after) - witness.started <= seen.lease
+        )
+        if witness.started > since + seen.lease and not (over or excused or ended):
             yield _violation(Kind.PAUSED, witness, f"began while paused since {iso(int(since))}")
 
 

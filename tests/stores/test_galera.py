@@ -144,7 +144,7 @@ class TestRaces:
         rows = stores[0].look(keys)
         granted = {key: [*range(1, rows[key].fence + 1)] for key in keys}
         assert {key: sorted(fences[key]) for key in keys} == granted
-        recorded = Counter((each.key, each.fence) for each in stores[0].runs())
+        recorded = Counter((each.key, each.fence) for each in stores[0].history.runs())
         assert recorded == Counter((key, fence) for key in keys for fence in granted[key])
         assert not any(store.history.unwritten for store in stores)
         assert lost() > 10

@@ -165,6 +165,12 @@ class TestPauses:
         resume = changed(self.pause(), action="resume", time=(AT + 50) * 1000)
         assert kinds(witness(started=AT + 100.0), audits=[self.pause(), resume]) == []
 
+    def test_a_resumption_is_recorded_a_little_after_it_was_made(self):
+        for later, found in ((1, []), (40, [Kind.PAUSED])):
+            resume = changed(self.pause(), action="resume", time=(AT + 100 + later) * 1000)
+            audits = [self.pause(), resume]
+            assert kinds(witness(started=AT + 100.0), audits=audits) == found
+
     def test_the_record_of_a_later_change_may_be_lost(self):
         lost = fault(AT + 50, host=PEOPLE)
         assert kinds(witness(started=AT + 100.0), audits=[self.pause()], faults=[lost]) == []
