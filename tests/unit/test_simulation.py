@@ -27,7 +27,9 @@ def test_a_seed_does_the_same_each_time():
     assert results[0].log == results[1].log
 
 
-@pytest.mark.parametrize(("mix", "seed"), [("store", 96668206), ("store", 14), ("processes", 761454617)])
+@pytest.mark.parametrize(
+    ("mix", "seed"), [("store", 96668206), ("store", 14), ("processes", 761454617)]
+)
 def test_seeds_that_have_failed(mix, seed):
     assert Simulation(seed, 0.5, mix=MIXES[mix]).run().violations == []
 
