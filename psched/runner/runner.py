@@ -45,9 +45,9 @@ from psched.runner.coroutines import run_in_loop
 from psched.runner.failures import failed, lacks_room
 from psched.runner.messages import TO_RUNNER, ProgramEnd
 from psched.runner.python_exit import PythonExit
+from psched.runner.shared_memory import StopFlags, pack
 from psched.runner.standard_streams import PIPE, RAW, StandardStreams
 from psched.runner.stop import Stop
-from psched.runner.stop_flags import StopFlags, pack
 
 _MICROSECONDS = 1_000_000
 

@@ -26,7 +26,7 @@ from psched.process.orphan_reaper import OrphanReaper
 from psched.process.signals import Waitable
 from psched.runner.fork_server import MOST_AT_ONCE, Born, ForkServer
 from psched.runner.messages import FROM_RUNNER
-from psched.runner.stop_flags import NOTHING, Reason, StopFlags, StopFlagTable
+from psched.runner.shared_memory import NOTHING, Reason, StopFlags, StopFlagTable
 
 
 class RunnerChild(Child):

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from psched.base.errors import ProcessStopError
 from psched.process.deadman import Timer
 from psched.process.signals import is_received, receive
-from psched.runner.stop_flags import Reason, StopFlags
+from psched.runner.shared_memory import Reason, StopFlags
 
 _AGAIN = 0.05
 """Seconds after which TERM is sent again, if the exception that it raised could not propagate."""

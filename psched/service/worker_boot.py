@@ -39,7 +39,7 @@ from psched.process.link import Link
 from psched.process.signals import SignalInbox
 from psched.runner.runner import Runner
 from psched.runner.runner_pool import ForkingRunnerPool
-from psched.runner.stop_flags import StopFlags
+from psched.runner.shared_memory import StopFlags
 from psched.service.functions import App
 from psched.worker.chores import create_missing_table, renew_times
 from psched.worker.context import Context

@@ -26,7 +26,7 @@ from psched.process.link import Link
 from psched.process.signals import Waitable
 from psched.runner.messages import TO_RUNNER, EndReport
 from psched.runner.runner_pool import RunnerChild, RunnerPool
-from psched.runner.stop_flags import Reason, StopFlagTable
+from psched.runner.shared_memory import Reason, StopFlagTable
 from psched.testing.manual_clock import ManualClock
 from psched.worker.context import Context, KillTimer
 from psched.worker.worker import Inbox, Worker

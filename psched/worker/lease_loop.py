@@ -16,7 +16,7 @@ from typing import Any
 from psched.base.errors import TransientStoreError
 from psched.base.texts import brief
 from psched.core.model import AFTER_RUN, DELETING
-from psched.runner.stop_flags import Reason
+from psched.runner.shared_memory import Reason
 from psched.worker.chores import BacklogWatch, Janitor, StartupSteps
 from psched.worker.context import Context
 from psched.worker.execution import Execution

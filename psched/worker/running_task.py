@@ -18,7 +18,7 @@ from psched.output.captured import NO_OUTPUT, CapturedOutput
 from psched.process.child import KillLadder
 from psched.runner.messages import EndReport
 from psched.runner.runner_pool import RunnerChild
-from psched.runner.stop_flags import Reason
+from psched.runner.shared_memory import Reason
 
 
 @dataclass(slots=True)

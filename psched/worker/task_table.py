@@ -22,8 +22,8 @@ from psched.process.child import KillLadder
 from psched.process.signals import Waitable
 from psched.runner.messages import EndReport
 from psched.runner.runner_pool import RunnerChild, RunnerPool
+from psched.runner.shared_memory import Reason
 from psched.runner.standard_streams import NONE, PIPE, RAW
-from psched.runner.stop_flags import Reason
 from psched.worker.context import Context, KillTimer
 from psched.worker.run_reporter import RunReporter
 from psched.worker.running_task import Lease, RunningTask

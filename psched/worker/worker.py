@@ -18,7 +18,7 @@ from psched.master.messages import FROM_MASTER
 from psched.process import kernel
 from psched.process.kernel import set_title
 from psched.process.signals import SIGNALS, SignalInbox, Waitable
-from psched.runner.stop_flags import Reason
+from psched.runner.shared_memory import Reason
 from psched.worker.context import Context
 from psched.worker.lease_loop import LeaseLoop
 from psched.worker.task_table import TaskTable

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from psched.runner.stop_flags import Reason
+from psched.runner.shared_memory import Reason
 from support.asynchronous_handlers import HANDLERS, cancelled_many_times
 from support.bench import Bench
 from support.isolated import isolated, started_isolated

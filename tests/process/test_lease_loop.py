@@ -18,7 +18,7 @@ from psched.config import from_mapping
 from psched.core.history.protocol import KeepsHistory
 from psched.core.model import Finish, Settlement
 from psched.core.store_protocol import ClaimUnknownError
-from psched.runner.stop_flags import Reason
+from psched.runner.shared_memory import Reason
 from psched.worker.lease_loop import LeaseLoop
 from support.bench import CLOCK, Bench
 from support.isolated import isolated

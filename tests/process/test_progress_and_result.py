@@ -10,7 +10,7 @@ import pytest
 
 from psched.application.base import Base
 from psched.core.history.records import LARGEST_RESULT
-from psched.runner.stop_flags import pack
+from psched.runner.shared_memory import pack
 from support.bench import CLOCK, Bench
 from support.isolated import isolated
 from support.waiting import has_ended, wait_until

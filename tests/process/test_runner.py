@@ -18,8 +18,8 @@ from psched.process import kernel, tree
 from psched.process.link import Link
 from psched.runner.messages import TO_RUNNER
 from psched.runner.runner import _Holder
+from psched.runner.shared_memory import Reason, StopFlagTable
 from psched.runner.stop import Stop
-from psched.runner.stop_flags import Reason, StopFlagTable
 from support.bench import Bench
 from support.isolated import isolated, say, started_isolated
 from support.misbehaving_handlers import HANDLERS

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from psched.handlers.exec import Exec
-from psched.runner.stop_flags import Reason
+from psched.runner.shared_memory import Reason
 from support.bench import Bench
 from support.isolated import isolated, say, started_isolated
 from support.processes import kill

@@ -17,7 +17,7 @@ from psched.process.cgroup import MasterCgroup
 from psched.process.child import Child, reap
 from psched.process.link import Link
 from psched.process.orphan_reaper import OrphanReaper
-from psched.runner.stop_flags import Reason
+from psched.runner.shared_memory import Reason
 from support.bench import Bench
 from support.cgroups import below, leave, own_cgroup
 from support.isolated import isolated

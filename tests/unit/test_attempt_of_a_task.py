@@ -14,7 +14,7 @@ from psched.process.child import Exit
 from psched.process.link import Link
 from psched.runner.messages import EndReport
 from psched.runner.runner_pool import RunnerChild
-from psched.runner.stop_flags import StopFlagTable
+from psched.runner.shared_memory import StopFlagTable
 from psched.testing import ManualClock
 from psched.worker.running_task import RunningTask
 

@@ -10,7 +10,7 @@ from psched.core.model import Finish, Occurrence, Release, Retry, Row
 from psched.process.child import KillLadder
 from psched.process.link import Link
 from psched.runner.runner_pool import RunnerChild
-from psched.runner.stop_flags import Reason, StopFlagTable
+from psched.runner.shared_memory import Reason, StopFlagTable
 from psched.testing import ManualClock
 from psched.worker.running_task import RunningTask
 

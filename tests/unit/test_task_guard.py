@@ -12,7 +12,7 @@ from psched.config import from_mapping
 from psched.core.definition import parse_row
 from psched.core.history.recording import StoreClock
 from psched.core.model import Finish, Occurrence, Retry, Row
-from psched.runner.stop_flags import Reason
+from psched.runner.shared_memory import Reason
 from psched.testing import ManualClock
 from psched.worker.running_task import RunningTask
 from psched.worker.task_table import TaskGuard

@@ -2,7 +2,7 @@
 
 import pytest
 
-from psched.runner.stop_flags import (
+from psched.runner.shared_memory import (
     LONGEST,
     NOTHING,
     Progress,
@@ -11,7 +11,7 @@ from psched.runner.stop_flags import (
     pack,
     unpack,
 )
-from psched.runner.stop_flags import (
+from psched.runner.shared_memory import (
     LONGEST_PROGRESS as SIZE,
 )
 from support.fuzzing import cases, told

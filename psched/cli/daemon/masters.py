@@ -20,7 +20,7 @@ from psched.master.reports.health import Limits, facts_in, load_in, why_not_read
 from psched.master.reports.queries import ask_all
 from psched.master.runtime_folders import socket_folders
 from psched.reports.redaction import Redaction
-from psched.runner.stop_flags import Progress
+from psched.runner.shared_memory import Progress
 
 _SILENT_TOO_LONG = 15.0
 """Seconds without a message after which a worker is shown as silent. A worker sends a message every

@@ -49,7 +49,7 @@ from psched.core.selection import STATES
 from psched.master.reports.queries import ask_all
 from psched.master.runtime_folders import socket_folders
 from psched.reports.redaction import Redaction
-from psched.runner.stop_flags import Progress
+from psched.runner.shared_memory import Progress
 
 _INSTANTS = frozenset(
     {
