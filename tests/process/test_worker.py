@@ -314,7 +314,9 @@ def test_a_task_that_finds_no_process_left_waits_without_an_attempt(service, lim
     row = service.wait_for_row("one", lambda seen: seen.row.owner is None).row
     assert (row.attempt, row.status) == (0, "waiting")
     assert "no room for a process" in service.psched("why", "one").stdout
-    assert "ERROR" not in master.text
+    # The next runner is forked ahead of need, and there may be no room while the last one ends.
+    errors = [line for line in master.text.splitlines() if " ERROR " in line]
+    assert all("cannot fork: " in line for line in errors)
 
     [sleeper] = [pid for pid in children(master.pid) if title(pid) == "sleep 1000"]
     kill(sleeper)
