@@ -18,10 +18,11 @@ from psched.notify.notification import Deliver, DeliveryError, Notification
 from psched.notify.program import run_for
 from psched.notify.webhook import send_request
 
-FIELD = "notification"  # the field of the task's data that contains the notification
+FIELD = "notification"
+"""The field of the task's data that contains the notification."""
 
 FIELD_OF_EXEC = "data"
-"""The same if the type is ``exec``: its program gets what stands under ``data``."""
+"""The field that contains it in a task of type ``exec``, whose program gets what is in ``data``."""
 
 
 def submit_task(

@@ -113,8 +113,6 @@ def _create(store: Store) -> None:
         raise StoreUnavailableError(f"the folder of the database cannot be made: {error}") from None
 
 
-_log = logging.getLogger("psched.worker")
-
 _PATIENCE = 5.0
 """Seconds without a free slot, besides the setting ``poll_interval``, after which due rows are
 counted. Rows that are less late than this are not counted, because a worker with a free slot might

@@ -46,6 +46,7 @@ from psched.worker.task_table import TaskTable
 from psched.worker.trigger_helpers import Question, TriggerHelpers
 from psched.worker.unknown_claims import UnknownClaims
 from psched.worker.unstarted import (
+    LONGEST_UNGUARDED,
     UnstartedLeases,
     UnstartedRows,
     WaitingLease,
@@ -56,10 +57,6 @@ _log = logging.getLogger("psched.worker")
 _LONGEST_JUDGEMENT = 0.5
 """Seconds for handling the rows of one claim: deciding what to do with each row, and starting its
 task. The rows that are left after this time are given back."""
-
-_LONGEST_UNGUARDED = 0.2
-"""While the rows of a claim are handled, the running tasks are guarded (see `TaskGuard`) whenever
-this many seconds have passed."""
 
 
 class Execution:
@@ -168,7 +165,7 @@ class Execution:
         extra: list[ExtraRun] = []
         for place, lease in enumerate(granted):
             row, mono = lease.row, self._clock.monotonic()
-            if mono >= guarded + _LONGEST_UNGUARDED:
+            if mono >= guarded + LONGEST_UNGUARDED:
                 # Much time can have passed, for example in forks, so the running tasks are guarded
                 # and due leases are extended.
                 self.gateway.keep_leases()

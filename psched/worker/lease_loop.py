@@ -255,7 +255,7 @@ class LeaseLoop:
             or unstarted.releases
             or self._dead
             or self._startup.pending
-            or any(task.empty and execution.has_ended(task) for task in running)
+            or any(map(execution.has_ended, running))
         ):
             wakes = mono
         if wakes == inf:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("psched.worker")
 
-_LONGEST_UNGUARDED = 0.2
-"""For so many seconds, prefetched rows are started one after the other. Starts can take long, for
-example if forks hang. Meanwhile no lease is extended."""
+LONGEST_UNGUARDED = 0.2
+"""For so many seconds, rows are handled one after the other before the running tasks are guarded
+again. Starts can take long, for example if forks hang. Meanwhile no lease is extended."""
 
 
 @dataclass(slots=True)
@@ -165,7 +165,7 @@ class UnstartedRows:
         begun = self._clock.monotonic()
         for lease in prefetched:
             now = self._clock.monotonic()
-            in_time = now <= begun + _LONGEST_UNGUARDED
+            in_time = now <= begun + LONGEST_UNGUARDED
             if lease.lost:
                 _log.warning("%s: preempted before it was started", lease.row.key)
             elif not pacing.stopped and in_time and (free := pacing.free_slots) > 0:

@@ -296,7 +296,10 @@ class SqlAlerts(SideStore, KeepsAlerts):
         batch: Sequence[Alert],
         values_of: Callable[[Alert], Mapping[str, Any]],
     ) -> Mapping[int, Alert]:
-        """The same in one transaction; return those that were changed, by their places."""
+        """Send the statement for each alert of a batch in one transaction.
+
+        Returns the alerts that were changed, by their places in the batch.
+        """
         values = [values_of(alert) for alert in batch]
 
         def write(connection: Connection) -> Mapping[int, Alert]:

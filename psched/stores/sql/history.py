@@ -115,7 +115,8 @@ _AFTER_LOCK = 5.0
 """The seconds for which no records are written after another session's lock held up the worker."""
 
 _AFTER_BREAK = 60.0
-"""The same after the database was too slow for them: a new connection takes many answers."""
+"""The seconds for which no records are written after the database was too slow for them. They are
+many, because a new connection takes many answers."""
 
 _MOST_BREAKS = 3
 """After so many connections in a row that broke at the same place, records count as refused."""

@@ -9,23 +9,7 @@ local few, many = tonumber(ARGV[1]), tonumber(ARGV[2])
 -- How many rows that fall due later are looked at, most of which can be leased.
 local MOST_READ = 2000
 
--- The columns of a row; the field '' in place of data and options does not exist.
-local LIGHT = {}
-for i, name in ipairs(COLUMNS) do
-  LIGHT[i] = name ~= 'data' and name ~= 'options' and name or ''
-end
-
-local function light(key)
-  local due, values = redis.call('ZSCORE', DUE, key), redis.pcall('HMGET', row_key(key), unpack(LIGHT))
-  if values.err then return {key, due, 'is no hash'} end
-  return {key, due, unpack(values, 1, #LIGHT)}
-end
-
-local function rows_of(keys)
-  local rows = {}
-  for i, key in ipairs(keys) do rows[i] = light(key) end
-  return rows
-end
+local light, rows_of = readers_without('data', 'options')
 
 local leased = {}
 for i, member in ipairs(redis.call('ZRANGE', HELD, 0, many - 1)) do
@@ -63,24 +47,7 @@ return {
 --   of its scan, about how many rows, and a text that the options must contain; empty for all rows.
 -- keys: the rows with the given keys. ARGV: the keys.
 
--- The columns of a row; the field '' in place of data does not exist.
-local LIGHT, OPTIONS = {}, nil
-for i, name in ipairs(COLUMNS) do
-  LIGHT[i] = name ~= 'data' and name or ''
-  if name == 'options' then OPTIONS = i end
-end
-
-local function light(key)
-  local due, values = redis.call('ZSCORE', DUE, key), redis.pcall('HMGET', row_key(key), unpack(LIGHT))
-  if values.err then return {key, due, 'is no hash'} end
-  return {key, due, unpack(values, 1, #LIGHT)}
-end
-
-local function rows_of(keys)
-  local rows = {}
-  for i, key in ipairs(keys) do rows[i] = light(key) end
-  return rows
-end
+local light, rows_of = readers_without('data')
 
 if ARGV[1] == 'keys' then
   local rows = {}

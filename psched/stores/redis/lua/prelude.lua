@@ -235,6 +235,25 @@ local function read_row(key)
   return {key, due, unpack(values, 1, #values)}, size
 end
 
+-- Returns a function that reads a row without the given columns, and one that reads several.
+local function readers_without(...)
+  local columns, left_out = {}, {}
+  for _, name in ipairs({...}) do left_out[name] = true end
+  -- The field '' does not exist.
+  for i, name in ipairs(COLUMNS) do columns[i] = left_out[name] and '' or name end
+  local function read(key)
+    local due, values = redis.call('ZSCORE', DUE, key), redis.pcall('HMGET', row_key(key), unpack(columns))
+    if values.err then return {key, due, 'is no hash'} end
+    return {key, due, unpack(values, 1, #columns)}
+  end
+  local function read_all(keys)
+    local rows = {}
+    for i, key in ipairs(keys) do rows[i] = read(key) end
+    return rows
+  end
+  return read, read_all
+end
+
 -- Returns the types that standing rules pause now, as the keys of a table; nil if there is none, true
 -- if everything is paused. Returns also when the first of these rules ends.
 local function paused_types()
