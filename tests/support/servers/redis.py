@@ -13,6 +13,9 @@ from support.waiting import wait_until
 SERVICE = "psched-test"
 """The name under which Sentinels know their servers."""
 
+NEVER = 3_600_000
+"""Milliseconds without an answer after which a server is down; no test takes that long."""
+
 DATABASES = 4096
 """The number of databases of a server; each test gets its own."""
 
@@ -144,9 +147,10 @@ class Sentinel(Redis):
 
     kind = "sentinel"
 
-    def __init__(self, home: Path, primary: Redis) -> None:
+    def __init__(self, home: Path, primary: Redis, *, down_after: int) -> None:
         super().__init__(home)
         self._watched = primary
+        self._down_after = down_after
         self._file = self.folder / "sentinel.conf"
 
     def _command(self) -> list[str]:
@@ -154,7 +158,7 @@ class Sentinel(Redis):
             self._file.write_text(
                 f"bind {LOOPBACK}\nport {self.port}\ndir {self.data}\n"
                 f"sentinel monitor {SERVICE} {LOOPBACK} {self._watched.port} 2\n"
-                f"sentinel down-after-milliseconds {SERVICE} 500\n"
+                f"sentinel down-after-milliseconds {SERVICE} {self._down_after}\n"
                 f"sentinel failover-timeout {SERVICE} 3000\n"
             )
         return [self._program, str(self._file), "--sentinel"]
@@ -170,12 +174,17 @@ class Sentinel(Redis):
 
 
 class Watched(Block):
-    """A primary, a replica and three Sentinels, for one failover. A context manager."""
+    """A primary, a replica and three Sentinels, for one failover. A context manager.
 
-    def __init__(self, home: Path) -> None:
+    Args:
+        home: the folder for the folders of the servers.
+        down_after: milliseconds without an answer after which a Sentinel considers a server down.
+    """
+
+    def __init__(self, home: Path, *, down_after: int = 500) -> None:
         self.primary = Redis(home)
         self.replica = Redis(home, primary=self.primary)
-        self.sentinels = [Sentinel(home, self.primary) for _ in range(3)]
+        self.sentinels = [Sentinel(home, self.primary, down_after=down_after) for _ in range(3)]
 
     def start(self) -> None:
         """Start all, and wait until the Sentinels have found each other."""
@@ -198,7 +207,7 @@ class Watched(Block):
     def be_patient(self) -> None:
         """Let no Sentinel consider a server down any more, however busy this host is."""
         for sentinel in self.sentinels:
-            sentinel.query("SENTINEL", "SET", SERVICE, "down-after-milliseconds", "60000")
+            sentinel.query("SENTINEL", "SET", SERVICE, "down-after-milliseconds", str(NEVER))
 
     def wait_for_switch(self) -> None:
         """Wait until every Sentinel names the replica as the primary, and has published it."""
