@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from psched.core import attempts
 from psched.core.definition import history_setting, parse_row
 from psched.core.history.records import Fate
-from psched.core.model import QUARANTINED, Retry, Row, Settlement
+from psched.core.model import QUARANTINED, WAITING, Retry, Row, Settlement
 from psched.core.operations import pausing
 from psched.core.policy import Run, postpone
 from psched.core.store_protocol import Settled
@@ -180,8 +180,9 @@ class UnstartedRows:
 
     def settle(self, row: Row, settlement: Settlement) -> None:
         """Have the lease of a row with nothing to run settled."""
-        if settlement.fate is Fate.GAVE_UP and row.cron is not None:
-            # Its worker has died in the last attempt, which this claim has not counted.
+        if settlement.fate is Fate.GAVE_UP and row.cron is not None and row.status == WAITING:
+            # Its worker has died in the last attempt, which this claim has not counted. The row is
+            # valid, because it was decided by its definition. A row of another status need not be.
             with loading_by(refuse_to_ask):
                 definition = parse_row(row, self._settings)
             earlier = self._execution.history.failures_before(row, definition)

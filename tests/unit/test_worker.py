@@ -260,6 +260,17 @@ def test_a_worker_that_stops_while_the_store_is_away_gives_up_in_the_end(host, c
     assert host.row("one").owner is not None
 
 
+def test_a_row_whose_status_says_that_it_failed_ends_though_it_is_invalid(host):
+    host.sql(
+        "INSERT INTO psched (id, type, cron, status) VALUES ('wrong', ' x', '* * * * *', 'failed')"
+    )
+    worker = host.worker()
+    worker.tick()
+    worker.advance(1)
+    assert (host.row("wrong").status, host.row("wrong").owner) == ("failed", None)
+    assert host.row("wrong").next_run_time is None
+
+
 def test_a_worker_that_stops_first_ends_the_leases_of_rows_with_nothing_to_run(host):
     host.sql("INSERT INTO psched (id, options) VALUES ('wrong', '{')")
     store = host.remote()
