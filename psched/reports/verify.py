@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from itertools import groupby, islice
-from math import ceil
+from math import ceil, inf
 from operator import attrgetter
 
 from psched.base.errors import InvalidError
@@ -240,11 +240,18 @@ def _each_series(recorded: Recorded, period: Period, settings: Config) -> Iterat
     last = row.next_time
     if last is None:  # the next time is computed when the schedule is claimed
         last = max((record.last for record in runs if record.fate is not None), default=0)
-    former = row
+    former, until = row, inf
     for change in (*recorded.audits, None):
         if (change is None or begins_series(change)) and last is not None:
             yield _series(
-                recorded, row, runs, change=change, last=last, period=period, settings=settings
+                recorded,
+                row,
+                runs,
+                change=change,
+                last=last,
+                until=until,
+                period=period,
+                settings=settings,
             )
         if change is None or change.before is None or change.after is None:
             return
@@ -254,7 +261,8 @@ def _each_series(recorded: Recorded, period: Period, settings: Config) -> Iterat
         if begins_series(change):
             # How often it had been leased is not known, and what became of it later says nothing.
             row = changed(former, status=WAITING, fence=0)
-            runs = [each for each in recorded.runs if each.began <= (change.time or 0)]
+            until = change.time or 0
+            runs = [each for each in recorded.runs if each.began <= until]
             last = _next_time_before(change, runs)
 
 
@@ -272,10 +280,11 @@ def _series(
     *,
     change: AuditRecord | None,
     last: int,
+    until: float,
     period: Period,
     settings: Config,
 ) -> _Series:
-    """Find out which occurrences must have a fate."""
+    """Find out which occurrences must have a fate, of a series that a change at ``until`` ended."""
     end = min(last - 1, int(period.now))
     start, since, held = period.start, 0, None
     if change is not None and (change.time or 0) >= period.start * 1000:
@@ -299,7 +308,8 @@ def _series(
         start = mine[0].scheduled_time if mine else end + 1
     elif mine:
         # A schedule moves forward only, so all later occurrences were decided in the period, too.
-        start = min(start, *(record.scheduled_time for record in mine))
+        # What was recorded in the millisecond of the change can belong to the series after it.
+        start = min([start, *(record.scheduled_time for record in mine if record.began < until)])
     doubts = _doubts(recorded, row, period, settings)
     if len(recorded.runs) >= min(settings.history_keep_per_key or MOST_RUNS, MOST_RUNS):
         doubts.append((min(record.scheduled_time for record in recorded.runs), TRIMMED))

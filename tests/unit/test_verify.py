@@ -329,6 +329,16 @@ class TestChanges:
         found = check_all(row(fence=5), [run(5 + n, n + 1) for n in range(5)], [added])
         assert kinds(found) == [("missing", 0, 5)]
 
+    def test_what_is_skipped_in_the_millisecond_of_a_move_back_belongs_to_what_follows(self):
+        added = audit(0, None, {"next_time": NOON}, "add")
+        earlier = NOON - 45 * MINUTE
+        moved = audit(9.5, {"next_time": NOON + 600}, {"next_time": earlier})
+        skip = skipped(-45, fate="skipped", fence=0, owner="", ended=moved.time, due=None)
+        found = check_all(row(-44, fence=10, version=3), [*TEN, skip], [moved, added])
+        assert (found.violations, found.unknown) == ([], {})
+        found = check_all(row(-44, fence=10, version=3), [*without(3), skip], [moved, added])
+        assert kinds(found) == [("missing", 3 * MINUTE, 1)]
+
     def test_an_unreadable_audit_record_does_no_harm(self):
         odd = [changed(audit(-1), before="[", after="3")]
         assert check_all(row(), TEN, odd).violations == []
