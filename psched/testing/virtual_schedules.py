@@ -240,7 +240,7 @@ class Schedules(ScheduleCollection):
             before = due
 
     def _due(self, end: float) -> Iterator[tuple[str, int]]:
-        for metadata in self.list(status=("waiting", "running")):
+        for metadata in self.list(status=("waiting", "running", "paused")):
             time = metadata.row.next_run_time
             if time is None or time > end:
                 return

@@ -195,7 +195,7 @@ class Verbs(RuleBasedStateMachine):
         if not upcoming or row.next_run_time is None:
             return
         self.failures = []
-        end = max(row.next_run_time, self.now)
+        end = max(upcoming[0].run_at, self.now)
         runs = self.schedules.run_due(end, catch_exceptions=True)
         ran = [run.task.scheduled_time for run in runs if run.task.key == key]
         if not {rule.type for rule in self.schedules.pauses()} & {row.type}:

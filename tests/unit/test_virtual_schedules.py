@@ -148,6 +148,23 @@ def test_a_wait_runs_what_is_due_until_the_task_has_ended(app):
             paused.wait()
 
 
+def test_a_pause_that_ends_within_the_span_is_over(app):
+    @app.task("a")
+    def a():
+        pass
+
+    with Schedules(app) as schedules:
+        schedules.add("k", "a", cron="*/10 * * * *")
+        task = a.push()
+        schedules["k"].pause(until=timedelta(minutes=25))
+        task.pause(until=timedelta(minutes=5))
+        runs = schedules.run_due(timedelta(minutes=30))
+        assert [(run.task.key, run.task.scheduled_time - NOW.timestamp()) for run in runs] == [
+            (task.key, 0),
+            ("k", 1800),
+        ]
+
+
 def test_paused_types_do_not_run_and_do_not_stop_others(app):
     ran = []
 
