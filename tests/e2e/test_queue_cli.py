@@ -690,6 +690,8 @@ def test_configure_keeps_a_password_to_its_owner_and_replaces_nothing_unasked(qu
 
     nowhere = queue.invoke("configure", "no/where.yml")
     assert refused(nowhere) == "Error: no/where.yml: cannot be written: No such file or directory"
+    odd = queue.invoke("configure", str(queue.folder / os.fsdecode(b"\xf7.yml")))
+    assert odd.output.strip().endswith(r"/\udcf7.yml check")
     for options, line in {
         ("--timeout", 5): "Error: alive_time: must be a whole number of seconds from 6",
         ("--heartbeat-interval", 300): "Error: heartbeat-interval: 300 s is not within three",

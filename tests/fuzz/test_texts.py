@@ -19,7 +19,7 @@ from psched.config import kinds
 from psched.contrib.crontab import command as crontab_command
 from psched.contrib.crontab import parser
 from psched.files.document import Reader
-from support.fuzzing import cases, told
+from support.fuzzing import SEED, cases, told
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = (ROOT / "etc/psched.yml.example").read_text()
@@ -168,7 +168,7 @@ def test_a_fault_in_reading_a_schedule_is_found(monkeypatch, tmp_path):
     monkeypatch.setattr(Reader, "_read_schedule", lambda *_: {}["k"])
     with pytest.raises(KeyError) as found:
         check_schedule_files(tmp_path, 600)
-    assert any("case 1:schedules:" in note for note in found.value.__notes__)
+    assert any(f"case {SEED}:schedules:" in note for note in found.value.__notes__)
 
 
 # --- crontabs ----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import click
 import yaml
 
 from psched import config
+from psched.base.texts import visible
 from psched.cli import options
 from psched.cli.daemon import worker_options
 from psched.cli.exit_status import report_errors
@@ -53,7 +54,8 @@ def configure(
     worker_options.check_heartbeat(given["heartbeat_interval"], whole)
     settings |= _absolute({name: settings[name] for name in overrides if name in settings}, whole)
     write_file(path, _HEADER + _yaml(settings), secret=_is_secret(settings), force=force)
-    click.echo(f"{path}: written; test it with psched -c {path} check")
+    shown = visible(str(path))  # its name need not be UTF-8
+    click.echo(f"{shown}: written; test it with psched -c {shown} check")
 
 
 def _literal(overrides: Mapping[str, object]) -> dict[str, object]:
