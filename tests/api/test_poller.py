@@ -98,7 +98,7 @@ class TestPolling:
         schedules.add("a", next_time=1)
         schedules.add("b", next_time=2)
         with psched.open(settings.with_settings(claim_strategy="cas")) as mine:
-            claims = mine._store._claim_strategy()._inner
+            claims = mine._store._claim_strategy()._inner._inner
             take = claims._swap
 
             def late(*args):

@@ -28,15 +28,15 @@ def store(database, open_store):  # noqa: ARG001  # which has made the table
 @pytest.fixture
 def claim_after(store):
     """A function that claims, and calls its argument between the read and the compare-and-swap."""
-    take = store._claim_strategy()._inner._swap
+    take = store._claim_strategy()._inner._inner._swap
 
     def claim_after(something):
         def late(*args):
             something()
-            store._claim_strategy()._inner._swap = take
+            store._claim_strategy()._inner._inner._swap = take
             return take(*args)
 
-        store._claim_strategy()._inner._swap = late
+        store._claim_strategy()._inner._inner._swap = late
         return store.claim("late.1", **CLAIM)
 
     return claim_after
@@ -147,14 +147,14 @@ def test_of_rows_that_others_have_taken_the_rest_is_taken(claim_after, other):
 def test_a_refused_row_that_was_mended_meanwhile_is_not_set_aside(store, other, sql):
     other.add([Row(key="k", next_time=1, next_run_time=1)], nonce="n")
     sql("UPDATE {table} SET attempt = 9223372036854775807")
-    take_one_by_one = store._claim_strategy()._inner._swap_one_by_one
+    take_one_by_one = store._claim_strategy()._inner._inner._swap_one_by_one
 
     def late(*args):
         seen = other.get("k")
         assert other.replace(seen, changed(seen, attempt=0))
         return take_one_by_one(*args)
 
-    store._claim_strategy()._inner._swap_one_by_one = late
+    store._claim_strategy()._inner._inner._swap_one_by_one = late
     assert not store.claim("late.1", **CLAIM).rows
     assert other.get("k").status == "waiting"
     assert [row.key for row in other.claim("other.1", **CLAIM).rows] == ["k"]

@@ -135,7 +135,7 @@ def test_the_sum_is_found_in_an_index_which_has_no_output(marked, name):
 
 
 def test_the_oldest_are_found_by_their_ids(much):
-    cost = much.cost(much.sql.oldest, {"limit": LIMIT})
+    cost = much.cost(much.sql.oldest, {"limit": LIMIT, "after": 0})
     assert cost.examined <= MOST, cost.plan
 
 
@@ -208,7 +208,7 @@ def test_the_sum_is_right_after_deletions(marked):
     """This test is the last one, because it deletes records."""
     left = TOTAL
     for count in 1, CHUNK - 1, 1, 5 * CHUNK + 3:
-        found = marked.store._query(marked.sql.oldest, {"limit": count})
+        found = marked.store._query(marked.sql.oldest, {"limit": count, "after": 0})
         ends = {"first": found[0][0], "last": found[-1][0], "until": found[-1][0], "before": 0}
         assert marked.store._write(marked.sql.delete_range, ends) == count
         left -= count * SIZE

@@ -58,11 +58,24 @@ def test_no_more_than_a_lot_is_removed_at_once_and_what_ended_first_goes_first(s
     assert keys(store) == set()
 
 
+def test_a_lot_begins_where_the_last_one_ended_and_what_came_before_is_removed_later(
+    store, insert, now
+):
+    """What was removed may still be in the index, so it is not passed while there is more."""
+    insert("first", now - 100, 4)
+    insert("next", now - 50, 3)
+    assert store.purge(4) == 4
+    insert("earlier", now - 1000)
+    assert store.purge(4) == 3
+    assert keys(store) == {"earlier0"}
+    assert store.purge(4) == 1
+
+
 def test_what_was_requeued_after_it_was_found_stays(database, store, insert, now):
     """Somebody requeues a row between the search for rows to purge and their deletion."""
     insert("k", now - 1, 2)
     found = store._connector.read(
-        lambda c: c.execute(store._sql.purgeable, {"limit": 9}).scalars().all()
+        lambda c: c.execute(store._sql.purgeable, {"limit": 9, "since": 0}).scalars().all()
     )
     assert set(found) == {"k0", "k1"}
     with open_schedules({"url": database.url}) as schedules:

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from sqlalchemy import TextClause, text
 
+from psched.base.clock import SystemClock
 from psched.core.model import TOLD, Row, Settlement
 from psched.core.operations.overview import MOST_COUNTED
 from psched.core.operations.pauses import PauseRule
 from psched.core.selection import selection_of
-from psched.stores.sql.claims import AT_ANY_TIME
+from psched.stores.sql.claims import AT_ANY_TIME, EVERYWHERE, Range
 from psched.stores.sql.glances import SqlGlances
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.selecting import SelectedListing
@@ -59,7 +60,8 @@ type, a claim reads them all."""
 
 LEASE = {"alive_time": 60, "shortest": 6}
 CLAIM = {**LEASE, "owner": "new.1", "limit": LIMIT}
-DUE = {**LEASE, "since_step": 30, "horizon": 5, "limit": LIMIT, "since": AT_ANY_TIME}
+DUE = {**LEASE, "since_step": 30, "horizon": 5, "limit": LIMIT, **EVERYWHERE.values}
+PURGE = {"limit": LIMIT, "since": AT_ANY_TIME}
 HOLD = {**LEASE, "since_step": 30, "expired_at": 1}
 DEAD = {"dot": "dead.", "after_dot": "dead/"}
 
@@ -99,7 +101,7 @@ class Crowd:
 
     def ended(self) -> list[str]:
         found = self.store._connector.run(
-            lambda c: c.execute(self.sql.purgeable, {"limit": LIMIT}).scalars().all()
+            lambda c: c.execute(self.sql.purgeable, PURGE).scalars().all()
         )
         assert len(found) == LIMIT
         return [*found]
@@ -117,7 +119,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     "get": lambda c: (c.sql.get, {"id": c.key}),
     "select": lambda c: c.sql.select([row.key for row in c.first]),
     "marked": lambda c: c.sql.marked([row.key for row in c.first]),
-    "purgeable": lambda c: (c.sql.purgeable, {"limit": LIMIT}),
+    "purgeable": lambda c: (c.sql.purgeable, PURGE),
     "purge": lambda c: c.sql.purge(c.ended()),
     "first_timed": lambda c: (c.sql.first_timed, {"limit": LIMIT}),
     "timed": lambda c: (
@@ -137,12 +139,12 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
         {"time": c.store._read(c.sql.get, {"id": "flood5"})[0].next_run_time, "id": "flood5"}
         | {"until": LATER, "limit": LIMIT},
     ),
-    "backlog": lambda c: (c.sql.backlog, {"limit": LIMIT, "since": AT_ANY_TIME}),
+    "backlog": lambda c: (c.sql.backlog, {"limit": LIMIT, **EVERYWHERE.values}),
     "held": lambda c: (c.sql.held, {"owner": c.held[0].owner}),
     "dead": lambda c: (c.sql.dead, {**DEAD, "alive_time": 60}),
     "claim_unlocked": lambda c: (
         c.sql.claim_unlocked,
-        {**CLAIM, "horizon": 5, "since": AT_ANY_TIME},
+        {**CLAIM, "horizon": 5, **EVERYWHERE.values},
     ),
     "claim": lambda c: _with(c.sql.claim("new.1", c.seen()), LEASE),
     "hold": lambda c: _with(
@@ -326,7 +328,7 @@ def test_a_list_of_due_rows_does_not_read_the_others(crowd, monkeypatch):
     assert not [cost.plan for cost in costs if cost.sorts or cost.examined > 2 * MOST]
 
 
-OVERVIEW = ["leased", "due", "following", "paused", "counts"]
+OVERVIEW = ["leased", "due", "following", "paused", "counts", "place_of_due"]
 """The statements of an overview."""
 
 
@@ -339,14 +341,16 @@ def glances_of(crowd):
         return crowd.store._query(statement, values)
 
     connector = crowd.store._connector
-    return SqlGlances(connector.quote(crowd.store._table), connector.dialect, query), sent
+    table = connector.quote(crowd.store._table)
+    return SqlGlances(table, connector.dialect, query, SystemClock()), sent
 
 
 @pytest.mark.parametrize("name", OVERVIEW)
 def test_an_overview_costs_as_much_as_it_shows(crowd, name):
     """The number of all rows does not matter, only that of the rows which it shows or counts."""
     statement = getattr(crowd.store.light_reads, f"_{name}")
-    values = {} if name == "counts" else {"limit": MOST_COUNTED if name == "leased" else LIMIT}
+    time, key = EVERYWHERE.after
+    values = {"limit": MOST_COUNTED if name == "leased" else LIMIT, "time": time, "id": key}
     cost = crowd.store._connector.run(lambda c: Cost(c, crowd.kind, statement, values))
     most = {"counts": 5 * MOST_COUNTED, "leased": 4 * LEASED, "following": 4 * LEASED}
     assert cost.examined <= most.get(name, MOST), cost.plan
@@ -424,7 +428,7 @@ def test_the_rows_that_extra_runs_hold_are_there_and_are_passed_over(crowd):
 def test_a_claim_passes_over_the_rows_of_an_earlier_time(crowd):
     name = "claim_unlocked" if crowd.kind == "postgresql" else "due"
     statement, values = JUDGED[name](crowd)
-    values = {**values, "since": int(crowd.store.now()) - 10}
+    values = {**values, **Range(after=(int(crowd.store.now()) - 10, "")).values}
     cost = crowd.store._connector.run(lambda c: Cost(c, crowd.kind, statement, values))
     assert cost.examined <= LIMIT, cost.plan
     assert not cost.scans, cost.plan

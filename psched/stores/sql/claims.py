@@ -18,7 +18,7 @@ PostgreSQL, psched falls back to compare-and-swap, which finds this row and quar
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import ceil
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import TextClause
 from typing_extensions import override
@@ -56,6 +56,30 @@ _REPLACED = "\ufffd"
 AT_ANY_TIME = -(2**63)
 """The earliest time that a row can have."""
 
+Place = tuple[int, str]
+"""The time and the key of a row, by which due rows are ordered."""
+
+
+class Range(NamedTuple):
+    """A part of the due rows.
+
+    Attributes:
+        after: the rows follow this place.
+        until: the largest ``next_run_time``.
+    """
+
+    after: Place = (AT_ANY_TIME, "")
+    until: int = 2**63 - 1
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What a statement binds."""
+        time, key = self.after
+        return {"after": time, "after_id": key, "until": self.until}
+
+
+EVERYWHERE = Range()
+
 
 class Strategy(Protocol):
     """A way to claim the due rows of one table."""
@@ -69,7 +93,7 @@ class Strategy(Protocol):
         limit: int,
         lease: Mapping[str, int],
         horizon: float,
-        since: int = AT_ANY_TIME,
+        within: Range = EVERYWHERE,
     ) -> Claimed:
         """Claim rows that are due, as `psched.core.store_protocol.Store.claim` does.
 
@@ -78,7 +102,7 @@ class Strategy(Protocol):
             limit: the most rows to claim.
             lease: the arguments ``alive_time`` and ``shortest`` of `Store.claim`.
             horizon: the seconds from now within which to search for the next row to fall due.
-            since: only rows with this ``next_run_time``, or a later one, are claimed.
+            within: only these rows are claimed.
         """
         ...
 
@@ -119,10 +143,10 @@ class SkipLocked(Strategy):
         limit: int,
         lease: Mapping[str, int],
         horizon: float,
-        since: int = AT_ANY_TIME,
+        within: Range = EVERYWHERE,
     ) -> Claimed:
         values = {**lease, "owner": owner, "limit": limit, "horizon": ceil(horizon)}
-        values["since"] = since
+        values |= within.values
         try:
             found = self._connector.run(
                 lambda c: raw_execute.rows(c, self._sql.claim_unlocked, values)
@@ -130,7 +154,7 @@ class SkipLocked(Strategy):
         except UnknownOutcomeError as error:
             raise ClaimUnknownError(owner, ()) from error
         except InvalidValueError:
-            return self._one_by_one.claim(owner, limit, lease, horizon, since)
+            return self._one_by_one.claim(owner, limit, lease, horizon, within)
         now, next_due = float(found[0][0]), found[0][1]
         # If nothing was claimed, the result is one row without a key, which is dropped here.
         leased = [columns[2:] for columns in found if columns[2] is not None]
@@ -163,9 +187,9 @@ class CompareAndSwap(Strategy):
         limit: int,
         lease: Mapping[str, int],
         horizon: float,
-        since: int = AT_ANY_TIME,
+        within: Range = EVERYWHERE,
     ) -> Claimed:
-        values = {"horizon": ceil(horizon), "limit": limit, "since": since}
+        values = {"horizon": ceil(horizon), "limit": limit, **within.values}
         return self._claim(owner, limit, lease, (self._sql.due, values))
 
     def claim_among(self, owner: str, keys: Sequence[str], lease: Mapping[str, int]) -> Claimed:

@@ -11,15 +11,20 @@ from typing import Any
 from sqlalchemy import TextClause, text
 from typing_extensions import override
 
+from psched.base.clock import Clock
 from psched.core.alerts.watching import MOST_LEASED, ActiveRows, Place, ReadsLightly, RowPage
 from psched.core.model import PAUSED, RUNNING, Row
 from psched.core.operations.overview import COUNTED, DUE, MOST_COUNTED, Overview, made_of
+from psched.stores.sql.claims import EVERYWHERE
 from psched.stores.sql.conditions import by_keys
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.selecting import AT_REST
 from psched.stores.sql.side_tables import Where, cached_text
 from psched.stores.sql.statements import COLUMNS
+
+_LONG, _PAUSE = 0.2, 20
+"""If a search for due rows takes so many seconds, it begins there for so many times as long."""
 
 _BATCH = 200
 """The most keys in one statement."""
@@ -33,8 +38,12 @@ class SqlGlances(ReadsLightly):
         table: str,
         dialect: Dialect,
         query: Callable[[TextClause, Mapping[str, Any]], Sequence[Columns]],
+        clock: Clock,
     ) -> None:
         self._query = query
+        self._clock = clock
+        self._front = EVERYWHERE.after
+        self._next_look = 0.0
         now, key = dialect.now_floor, dialect.text.format
         light = dict.fromkeys(("data", "options"), "NULL")
         with_options = {**light, "options": dialect.payload.format("options")}
@@ -42,7 +51,9 @@ class SqlGlances(ReadsLightly):
             f"SELECT {', '.join(read.get(name, name) for name in COLUMNS)} FROM {table}"
             for read in (light, with_options)
         )
-        leased, due = "WHERE leased_by IS NOT NULL LIMIT :limit", f"WHERE next_run_time <= {now}"
+        after = dialect.after.format("next_run_time", "id", ":time", key(":id"))
+        leased = "WHERE leased_by IS NOT NULL LIMIT :limit"
+        due = f"WHERE next_run_time <= {now} AND {after}"
         in_time = "ORDER BY next_run_time, id LIMIT :limit"
         # The column is hidden, so that the planner uses the index of times: most rows have no
         # owner.
@@ -59,12 +70,15 @@ class SqlGlances(ReadsLightly):
         )
         self._counts = text(f"SELECT {dialect.now}, {counts}")
 
+        # Just before the first due row, or else a little before the present time.
+        self._place_of_due = text(
+            f"SELECT COALESCE((SELECT next_run_time FROM {table} {due} ORDER BY next_run_time, id"
+            f" LIMIT 1), {now} - 1) - 1"
+        )
         self._now = text(f"SELECT {dialect.now}")
         self._judged = judged
         self._judged_leased = text(f"{judged} {leased}")
-        self._first_due = text(f"{judged} {due} {in_time}")
-        after = dialect.after.format("next_run_time", "id", ":time", key(":id"))
-        self._due_after = text(f"{judged} {due} AND {after} {in_time}")
+        self._judged_due = text(f"{judged} {due} {in_time}")
         self._begins, self._ends = f"id > {key(':begin')}", f"id <= {key(':end')}"
         # Converted to text, because SQLite finds nothing in bytes.
         self._mentions = f"{key('options')} LIKE :mentioned"
@@ -74,15 +88,35 @@ class SqlGlances(ReadsLightly):
     def _rows(self, statement: TextClause, **values: object) -> list[Row]:
         return [Row(*columns) for columns in self._query(statement, values)]
 
+    def _front_of_due(self) -> Mapping[str, Any]:
+        """The place after which all due rows are, as far as is known.
+
+        A search from the beginning passes what the database keeps of rows that were due, see
+        `psched.stores.sql.claim_range`. If that takes long, it is seldom repeated, so that a row
+        which is given an early time meanwhile is seen late.
+        """
+        begun = self._clock.monotonic()
+        if begun >= self._next_look:
+            time, key = EVERYWHERE.after
+            found = self._query(self._place_of_due, {"time": time, "id": key})
+            took = self._clock.monotonic() - begun
+            self._front = EVERYWHERE.after
+            if took >= _LONG:
+                self._front = found[0][0], ""
+                self._next_look = begun + _PAUSE * took
+        time, key = self._front
+        return {"time": time, "id": key}
+
     @override
     def overview(self, limit: int) -> Overview:
-        ((now, *counts),) = self._query(self._counts, {})
+        front = self._front_of_due()
+        ((now, *counts),) = self._query(self._counts, front)
         leased = self._rows(self._leased, limit=MOST_COUNTED)
         numbers = {name: int(count) for name, count in zip((DUE, *COUNTED), counts, strict=True)}
         return made_of(
             float(now),
             leased=leased,
-            due=self._rows(self._due, limit=limit),
+            due=self._rows(self._due, limit=limit, **front),
             following=self._rows(self._following, limit=limit),
             paused=self._rows(self._paused, limit=limit),
             counts={**numbers, RUNNING: len(leased)},
@@ -93,10 +127,8 @@ class SqlGlances(ReadsLightly):
     def active_rows(self, after: Place | None, limit: int) -> ActiveRows:
         ((now,),) = self._query(self._now, {})
         leased = self._rows(self._judged_leased, limit=MOST_LEASED)
-        if after is None:
-            due = self._rows(self._first_due, limit=limit)
-        else:
-            due = self._rows(self._due_after, limit=limit, time=after[0], id=after[1])
+        place = self._front_of_due() if after is None else {"time": after[0], "id": after[1]}
+        due = self._rows(self._judged_due, limit=limit, **place)
         return ActiveRows(now=float(now), leased=leased, due=due)
 
     @override

@@ -416,6 +416,7 @@ class SqlHistory(SideStore, KeepsHistory):
         self._sql = sql = HistoryStatements(table, connector.dialect, connector.quote)
         super().__init__(connector, check, sql.runs, sql.workers, sql.audit)
         self.refusals = Refusals(clock)
+        self._trimmed: dict[TextClause, int] = {}
         self.lost_records = 0
         self.unwritten: deque[RunRecord] = deque()
 
@@ -539,10 +540,15 @@ class SqlHistory(SideStore, KeepsHistory):
             (sql.oldest, sql.delete_range),
             (sql.oldest_audits, sql.delete_audits),
         ):
-            old = [id_ for id_, time in self._query(select, {"limit": limit}) if time < before]
+            found = self._query(select, {"limit": limit, "after": self._trimmed.pop(select, 0)})
+            old = [id_ for id_, time in found if time < before]
             if old:
                 ends = {"first": min(old), "last": max(old), "before": before}
                 deleted += self._write(delete, ends)
+            if len(old) == limit:
+                # There may be more to delete. The next call does not pass what was deleted, which
+                # the database may have to keep; see `psched.stores.sql.claim_range`.
+                self._trimmed[select] = max(old)
         self._write(sql.delete_workers, {"before": before // 1000})
         return deleted
 

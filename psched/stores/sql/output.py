@@ -85,7 +85,9 @@ class OutputStatements:
             f"UPDATE {self._table} SET output = :output, is_gzip = :is_gzip, dropped = :dropped,"
             f" ended = :ended WHERE {running}"
         )
-        self.oldest = text(f"SELECT id, ended, size FROM {self._table} ORDER BY id LIMIT :limit")
+        self.oldest = text(
+            f"SELECT id, ended, size FROM {self._table} WHERE id > :after ORDER BY id LIMIT :limit"
+        )
         self.delete_range = text(
             f"DELETE FROM {self._table} WHERE id >= :first AND id <= :last"
             " AND (id <= :until OR ended < :before)"
@@ -162,6 +164,7 @@ class SqlOutput(SideStore, KeepsOutput):
         self, table: str, connector: Connector, check: Callable[[Connection], None]
     ) -> None:
         self._sql = OutputStatements(table, connector.dialect, connector.quote)
+        self._trimmed = 0
         super().__init__(connector, check, self._sql.table)
 
     @override
@@ -258,7 +261,7 @@ class SqlOutput(SideStore, KeepsOutput):
         self._require()
         # These are read before the sum: if another worker deletes them meanwhile, the sum is
         # smaller, and this worker does not delete more instead.
-        oldest = self._query(self._sql.oldest, {"limit": limit})
+        oldest = self._query(self._sql.oldest, {"limit": limit, "after": self._trimmed})
         excess = self._sum_of_sizes() - budget
         until = last = 0
         for id_, ended, size in oldest:
@@ -267,10 +270,14 @@ class SqlOutput(SideStore, KeepsOutput):
                 until = last = id_
             elif ended < before:
                 last = id_
+        self._trimmed = 0
         if not last:
             return 0
         ends = {"first": oldest[0][0], "last": last, "until": until, "before": before}
-        return self._write(self._sql.delete_range, ends)
+        deleted = self._write(self._sql.delete_range, ends)
+        if deleted == limit:  # as in `SqlHistory.trim`
+            self._trimmed = last
+        return deleted
 
     def _sum_of_sizes(self) -> int:
         """The sum of the sizes of all records; it reads a few thousand of them at most.

@@ -28,7 +28,8 @@ from sqlalchemy import TextClause
 from psched.base.clock import Clock
 from psched.base.errors import StoreError
 from psched.core.store_protocol import Claimed
-from psched.stores.sql.claims import AT_ANY_TIME, CompareAndSwap, Strategy
+from psched.stores.sql.claim_range import Continuing
+from psched.stores.sql.claims import EVERYWHERE, CompareAndSwap, Place, Range
 from psched.stores.sql.pauses import HeldBack, held_back_by
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.statements import Statements
@@ -102,7 +103,7 @@ class PassingOver:
 
     def __init__(
         self,
-        inner: Strategy,
+        inner: Continuing,
         by_key: CompareAndSwap,
         sql: Statements,
         held_back: TextClause,
@@ -125,9 +126,14 @@ class PassingOver:
         self._next_look = -inf
 
     @property
-    def since(self) -> int:
-        """Nearly all rows that fell due before this time, in Unix seconds, are paused."""
-        return AT_ANY_TIME if self._backlog is None else self._backlog.passed + 1
+    def after(self) -> Place:
+        """Nearly all rows up to this place are paused, or are claimed."""
+        return max(self._inner.begin, self._passed.after)
+
+    @property
+    def _passed(self) -> Range:
+        """The rows that each claim looks for."""
+        return EVERYWHERE if self._backlog is None else Range((self._backlog.passed, ""))
 
     def claim(self, owner: str, limit: int, lease: Mapping[str, int], horizon: float) -> Claimed:
         """Claim rows that are due; see `Strategy.claim`."""
@@ -149,7 +155,7 @@ class PassingOver:
         claimed = self._claim_found(find, backlog, owner, limit, lease)
         if claimed.rows:
             return claimed
-        claimed = self._inner.claim(owner, limit, lease, horizon, self.since)
+        claimed = self._inner.claim(owner, limit, lease, horizon, self._passed)
         if claimed.more:
             return claimed
         # All that was due, and not paused, has been claimed by somebody.

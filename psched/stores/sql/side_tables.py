@@ -100,7 +100,9 @@ class SideTable:
         The ids grow nearly in the order of time, so that the old records are nearly a range.
         """
         return (
-            text(f"SELECT id, {time} FROM {self.quoted} ORDER BY id LIMIT :limit"),
+            text(
+                f"SELECT id, {time} FROM {self.quoted} WHERE id > :after ORDER BY id LIMIT :limit"
+            ),
             text(
                 f"DELETE FROM {self.quoted} WHERE id >= :first AND id <= :last AND {time} < :before"
             ),

@@ -170,7 +170,14 @@ class Statements:
         ours = f" AND {dialect.exact.format('type')} IN ({placeholders})" if only else ""
         ours += self._unpaused
         self._types = types
-        since = f" AND next_run_time >= {dialect.integer.format(':since')}"
+        # See `psched.stores.sql.claim_range`.
+        after = dialect.after.format(
+            "next_run_time",
+            "id",
+            dialect.integer.format(":after"),
+            dialect.text.format(":after_id"),
+        )
+        between = f" AND next_run_time <= {dialect.integer.format(':until')} AND {after}"
         # After a user has set the host's clock, a lease can seem to have expired although it has
         # not. So a leased row is claimed only if its lease is shorter than the time since then.
         # The same holds for a hold, which lasts as long as a lease.
@@ -185,8 +192,8 @@ class Statements:
             near += f" AND ({free_or_later} OR {_LEASE} < :since_step)"
         self.due = text(
             f"SELECT {columns}, {dialect.place}, {dialect.now}, {dialect.read_only} FROM {table}"
-            f" WHERE next_run_time <= {now} + {ahead}{since}{ours}{near}"
-            " ORDER BY next_run_time LIMIT :limit"
+            f" WHERE next_run_time <= {now} + {ahead}{between}{ours}{near}"
+            " ORDER BY next_run_time, id LIMIT :limit"
         ).bindparams(**types)
         self._due_among = (
             f"SELECT {columns}, {dialect.place}, {dialect.now}, {dialect.read_only} FROM {table}"
@@ -210,7 +217,8 @@ class Statements:
             free = " AND leased_by IS NULL AND held_by IS NULL"
         self.backlog = text(
             f"SELECT next_run_time, {dialect.now} FROM {table}"
-            f" WHERE next_run_time <= {now}{since}{ours}{free} ORDER BY next_run_time LIMIT :limit"
+            f" WHERE next_run_time <= {now} AND {after}{ours}{free}"
+            " ORDER BY next_run_time, id LIMIT :limit"
         ).bindparams(**types)
         lease = (
             "SET leased_by = :owner, fence = fence + 1, attempt = attempt + 1,"
@@ -218,10 +226,11 @@ class Statements:
         )
         self._claim = f"UPDATE {table} {lease} WHERE "
         # This query does not use MIN, because for MIN, a planner that expects few rows might read
-        # all rows.
+        # all rows. It is not run if more rows may be due already.
         next_due = (
-            f"SELECT next_run_time FROM {table} WHERE next_run_time > {now}"
-            f" AND next_run_time <= {now} + {ahead}{ours} ORDER BY next_run_time LIMIT 1"
+            "CASE WHEN (SELECT COUNT(*) FROM due) < :limit THEN"
+            f" (SELECT next_run_time FROM {table} WHERE next_run_time > {now}"
+            f" AND next_run_time <= {now} + {ahead}{ours} ORDER BY next_run_time LIMIT 1) END"
         )
         # One statement reads the clock, claims rows, and finds the next due time. The WITH is
         # materialized, so that it is computed only once. Otherwise the database might compute it
@@ -229,13 +238,13 @@ class Statements:
         self.claim_unlocked = text(
             "WITH due (key, was, since, before) AS MATERIALIZED"
             f" (SELECT id, leased_by, next_run_time, claimed_at FROM {table}"
-            f" WHERE next_run_time <= {now}{since}{ours}{claimable}"
-            " ORDER BY next_run_time LIMIT :limit FOR UPDATE SKIP LOCKED),"
+            f" WHERE next_run_time <= {now}{between}{ours}{claimable}"
+            " ORDER BY next_run_time, id LIMIT :limit FOR UPDATE SKIP LOCKED),"
             f" claimed AS (UPDATE {table} {lease} FROM due WHERE id = key"
             f" RETURNING {columns}, was, since, before),"
-            f" next (due) AS (SELECT ({next_due}))"
+            f" next (due) AS (SELECT {next_due})"
             f" SELECT {dialect.now}, next.due, claimed.* FROM next LEFT JOIN claimed ON TRUE"
-            " ORDER BY since"
+            " ORDER BY since, id"
         ).bindparams(**types)
         # The probe changes nothing. A server that accepts the probe also accepts `claim_unlocked`.
         self.skip_locked_probe = text(
@@ -321,7 +330,8 @@ class Statements:
         )
         rests = f"{_AT_REST} AND {_NOT_HELD.format(now)}"
         self.purgeable = text(
-            f"SELECT id FROM {table} WHERE retain_until <= {now} AND {rests}"
+            f"SELECT id, retain_until FROM {table}"
+            f" WHERE retain_until >= :since AND retain_until <= {now} AND {rests}"
             " ORDER BY retain_until LIMIT :limit"
         )
         self._purge = f"DELETE FROM {table} WHERE retain_until + 0 <= {now} AND {rests} AND "

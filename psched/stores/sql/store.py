@@ -33,7 +33,8 @@ from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
 from psched.stores.sql.alerts import SqlAlerts
 from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
-from psched.stores.sql.claims import CompareAndSwap, choose, rows_held_by
+from psched.stores.sql.claim_range import Continuing
+from psched.stores.sql.claims import AT_ANY_TIME, CompareAndSwap, choose, rows_held_by
 from psched.stores.sql.conditions import Request
 from psched.stores.sql.connector import one_request
 from psched.stores.sql.dialects.callers_transaction import JoinedTransaction, callers_connection
@@ -66,7 +67,7 @@ class SqlStore(TableStore[Statements]):
         self.alerts = SqlAlerts(self._table, self._connector, self._check)
         self.pauses = SqlPauses(self._table, self._connector)
         self._beside += [self.pauses, self.alerts]
-        self.light_reads = SqlGlances(quoted, dialect, self._query)
+        self.light_reads = SqlGlances(quoted, dialect, self._query, clock)
         self.holds = self.announcements = self.recorded_changes = self
         self._pack = partial(compress, above=parameters.compress_above, form=dialect.packed)
         self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
@@ -76,6 +77,7 @@ class SqlStore(TableStore[Statements]):
         self._history_of = parameters.history
         self._wanted_strategy, self._only = parameters.claim_strategy, parameters.only
         self._strategy: PassingOver | None = None
+        self._purged = AT_ANY_TIME
         # The strategy of each server. They are stored so that psched need not probe a server again
         # after it has reconnected.
         self._known_strategies: dict[Hashable, PassingOver] = {}
@@ -220,8 +222,9 @@ class SqlStore(TableStore[Statements]):
 
     @override
     def backlog(self, limit: int) -> Backlog:
-        since = self._claim_strategy().since
-        return backlog_of(self._query(self._sql.backlog, {"limit": limit, "since": since}))
+        time, key = self._claim_strategy().after
+        values = {"limit": limit, "after": time, "after_id": key}
+        return backlog_of(self._query(self._sql.backlog, values))
 
     @override
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
@@ -326,8 +329,12 @@ class SqlStore(TableStore[Statements]):
     @override
     @one_request
     def purge(self, limit: int) -> int:
-        found = [key for (key,) in self._query(self._sql.purgeable, {"limit": limit})]
-        return self._write(*self._sql.purge(found)) if found else 0
+        found = self._query(self._sql.purgeable, {"limit": limit, "since": self._purged})
+        self._purged = AT_ANY_TIME
+        purged = self._write(*self._sql.purge([key for key, _ in found])) if found else 0
+        if purged == limit:  # as in `SqlHistory.trim`
+            self._purged = found[-1][1]
+        return purged
 
     @override
     def look(self, keys: Sequence[str]) -> Mapping[str, Row]:
@@ -414,8 +421,9 @@ class SqlStore(TableStore[Statements]):
     def _claim_strategy(self) -> PassingOver:
         if self._strategy is None:
             sql = self._sql
+            best = choose(self._connector, sql, self._wanted_strategy)
             chosen = PassingOver(
-                choose(self._connector, sql, self._wanted_strategy),
+                Continuing(best, self._connector, self.now, self._clock),
                 CompareAndSwap(self._connector, sql),
                 sql,
                 self.pauses.select_holding,
