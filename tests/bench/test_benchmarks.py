@@ -42,6 +42,13 @@ READS = dict.fromkeys(
 BULK = {
     f"{who}{what}": float for who in ("", "driver_", "rows_alone_") for what in ("ms", "cpu_ms")
 } | {"of_driver": float, "of_rows_alone": float}
+HELD = {
+    **RATE,
+    "cpu_ms": float,
+    "claim_ms_p50": float,
+    "claim_ms_p99": float,
+    "claim_ms_max": float,
+}
 RECOVERY = {"next_start_s": float, "last_sign_s": float, "runs": 2}
 
 SHIPPED = (float, float)
@@ -180,6 +187,19 @@ FOUND = {
         "durability": {"synchronous": "FULL"},
         "servers": {},
         "packages": {},
+    },
+    "snapshot": {
+        "batches": float,
+        "batch": 40,
+        **{
+            when: {
+                "beside": HELD,
+                "alone": HELD,
+                "of_alone": float,
+                "cpu_of_alone": float,
+            }
+            for when in ("first", "last")
+        },
     },
     "size": {"1000": SIZE, "3000": SIZE},
     "recovery": {"worker": RECOVERY, "runner": RECOVERY},
