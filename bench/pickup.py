@@ -1,10 +1,7 @@
 """From the commit of a push to the start of its task, on an idle installation, by `wake`."""
 
-import os
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +43,10 @@ def measured(given: Any, kind: str, url: str, folder: Path) -> dict[str, Any]:  
 def picked_up(given: Any, url: str, folder: Path, wake: str, **how: int) -> Sample:  # noqa: ANN401
     """Push tasks one by one, each when nothing else happens; how long each has waited.
 
-    With ``notify``, the program is where no master is found, as on another host.
+    With ``notify``, the program sends no hint itself, as if it ran on another host.
     """
     table = f"pickup_{wake}"
-    with Fleet(folder, url, table=table, wake=wake, **how) as fleet, environment(fleet, wake):
+    with Fleet(folder, url, table=table, wake=wake, **how) as fleet:
         fleet.start()
         prefix, pushed = fleet.name("pickup"), dict[str, tuple[float, float]]()
         committed: list[float] = []
@@ -82,7 +79,7 @@ def opened(fleet: Fleet, committed: list[float]) -> ScheduleCollection:
     has woken, can keep this process from its processor by then.
     """
     settings = read_config(fleet.config)
-    hint = hint_of(settings)
+    hint = None if settings.wake == "notify" else hint_of(settings)
 
     def note() -> None:
         committed.append(time.time())
@@ -92,20 +89,6 @@ def opened(fleet: Fleet, committed: list[float]) -> ScheduleCollection:
     return ScheduleCollection(
         make_store(settings), settings, clock=CLOCK, draw_nonce=new_nonce, hint=note
     )
-
-
-@contextmanager
-def environment(fleet: Fleet, wake: str) -> Iterator[None]:
-    """Let this process find the master, as a program does that runs beside it; or not find it."""
-    before = dict(os.environ)
-    os.environ["RUNTIME_DIRECTORY"] = str(fleet.folder / "elsewhere")
-    if wake != "notify":
-        os.environ["RUNTIME_DIRECTORY"] = fleet.env["RUNTIME_DIRECTORY"]
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 if __name__ == "__main__":

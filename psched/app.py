@@ -17,7 +17,7 @@ from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.config.urls import wake_code
 from psched.core.store_protocol import Store
-from psched.master.hints import hint_folders, send_hint
+from psched.master.hints import HintSender, hint_folders
 from psched.memory import MEMORY
 
 CLOCK = SystemClock()
@@ -89,7 +89,7 @@ def hint_of(settings: Config) -> Callable[[], object] | None:
     if settings.wake == "off":
         return None
     code = wake_code(settings.url, settings.table)
-    return partial(send_hint, hint_folders(os.environ), code)
+    return HintSender(hint_folders(os.environ), code, CLOCK)
 
 
 def make_store(settings: Config) -> Store:

@@ -13,11 +13,18 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from psched.base.clock import Clock
 from psched.master.runtime_folders import service_folder, short_address, socket_folders
 
 HINT = b"look"  # the only content of a datagram that a master obeys: some row may be due
 
 _NAME = re.compile(r"wake\.([0-9]{1,10})\.([0-9a-f]{1,64})\.sock")
+
+_LISTING_INTERVAL = 1.0
+"""Seconds between two listings of the host's sockets, while no master is found."""
+
+_MOST_LISTED = 100_000
+"""The most sockets of a host that are looked through for those of its masters."""
 
 _MOST = 1000
 """The most files of a folder that are examined, and the most sockets that get a hint. There is a
@@ -48,25 +55,67 @@ def hint_folders(environ: Mapping[str, str]) -> list[Path]:
     return [*([] if own is None else [own]), *socket_folders(others)]
 
 
-def send_hint(folders: Sequence[Path], code: str) -> None:
-    """Send a hint to the masters of this host that serve a table.
+class HintSender:
+    """Sends hints to the masters of this host that serve a table.
 
-    This neither waits nor fails: a master that is dead, that does not permit it, or whose queue is
-    full is left out. A full queue contains hints that the master has not read yet, so another one
-    would change nothing.
+    A master whose socket is in none of the folders is found by the kernel's list of bound sockets:
+    its service may have a runtime folder that this program has not heard of. Any process can bind a
+    socket with such a name, and gets a word then that tells nothing but that rows may be due.
     """
-    for folder in folders:
-        with suppress(OSError):
-            paths = [path for _, found, path in sockets(folder) if found == code]
-            if paths:
-                _send(paths)
+
+    def __init__(self, folders: Sequence[Path], code: str, clock: Clock) -> None:
+        self._folders = folders
+        self._code = code
+        self._clock = clock
+        self._listed: list[Path] = []
+        self._next_listing = 0.0
+
+    def __call__(self) -> None:
+        """Send a hint; this neither waits nor fails.
+
+        A master that is dead, that does not permit it, or whose queue is full is left out. A full
+        queue contains hints that the master has not read yet, so another one would change nothing.
+        """
+        paths = [path for folder in self._folders for path in self._in_folder(folder)]
+        if _send(paths) or _send(self._listed):
+            return
+        # A listing takes longer the more sockets a host has: some 0.1 ms for a hundred.
+        if (now := self._clock.monotonic()) >= self._next_listing:
+            self._next_listing = now + _LISTING_INTERVAL
+            self._listed = list(islice(listed_sockets(self._code), _MOST))
+            _send(self._listed)
+
+    def _in_folder(self, folder: Path) -> list[Path]:
+        try:
+            return [path for _, found, path in sockets(folder) if found == self._code]
+        except OSError:
+            return []
 
 
-def _send(paths: Sequence[Path]) -> None:
-    kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-    with socket.socket(socket.AF_UNIX, kind) as sender:
-        for path in paths:
-            # A link, which a task can leave here, could lead to the socket of another program.
-            with suppress(OSError), short_address(path) as address:
-                if stat.S_ISSOCK(path.lstat().st_mode):
-                    sender.sendto(HINT, address)
+def listed_sockets(code: str) -> Iterator[Path]:
+    """The paths at which this host's masters of a table have bound a socket for hints.
+
+    The kernel tells every process, whatever the rights of folder and socket are; and only of
+    sockets of the process's own network namespace, not of those of other containers.
+    """
+    named = re.compile(rb"[^/]*(/.*/wake\.[0-9]{1,10}\.%b\.sock)\n?" % os.fsencode(code))
+    with suppress(OSError), Path("/proc/net/unix").open("rb") as listing:
+        for line in islice(listing, _MOST_LISTED):
+            if match := named.fullmatch(line):
+                yield Path(os.fsdecode(match[1]))
+
+
+def _send(paths: Sequence[Path]) -> bool:
+    """Send a hint to each of these sockets; return whether one has it, or has unread ones."""
+    reached = False
+    if paths:
+        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as sender:
+            for path in paths:
+                # A link, which a task can leave here, could lead to the socket of another program.
+                with suppress(OSError), short_address(path) as address:
+                    if stat.S_ISSOCK(path.lstat().st_mode):
+                        with suppress(BlockingIOError):
+                            sender.sendto(HINT, address)
+                        reached = True
+    return reached

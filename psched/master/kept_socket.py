@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from psched.base import regular_files
-from psched.master.runtime_folders import short_address
+from psched.master.runtime_folders import LONGEST_ADDRESS, short_address
 from psched.process import tree
 from psched.process.signals import Waitable
 
@@ -88,8 +88,7 @@ class KeptSocket:
         opened = socket.socket(socket.AF_UNIX, kind)
         before = os.umask(self._umask)
         try:
-            with short_address(path) as address:
-                opened.bind(address)
+            self._bind(opened, path)
             if self._kind is socket.SOCK_STREAM:
                 opened.listen()
             found = path.lstat()
@@ -99,6 +98,15 @@ class KeptSocket:
         finally:
             os.umask(before)
         self._path, self.opened, self._found = path, opened, found
+
+    def _bind(self, opened: socket.socket, path: Path) -> None:
+        """Bind a socket by its whole path if that is short enough: the kernel lists it then."""
+        whole = os.fsencode(path.absolute())
+        if len(whole) <= LONGEST_ADDRESS:
+            opened.bind(whole)
+        else:
+            with short_address(path) as address:
+                opened.bind(address)
 
     def _remove_stale(self, sockets: Iterable[tuple[int, Path]]) -> None:
         """Remove the sockets of masters that were killed."""

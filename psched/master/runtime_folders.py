@@ -58,11 +58,15 @@ def sockets(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), folder / match[0]) for match in found if match)
 
 
+LONGEST_ADDRESS = 107
+"""The most bytes of a socket's address: sockaddr_un has no room for more."""
+
+
 @contextmanager
 def short_address(path: Path) -> Iterator[str]:
     """Yield a short address of the socket at ``path``; it is valid within the ``with`` block.
 
-    A long path itself is no valid address, because sockaddr_un has room for only 107 bytes.
+    A path of more than `LONGEST_ADDRESS` bytes itself is no valid address.
     """
     folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
     try:

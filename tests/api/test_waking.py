@@ -2,6 +2,7 @@
 
 import datetime as dt
 import os
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -231,13 +232,20 @@ def test_masters_of_other_tables_are_told_nothing(here, settings, folder, master
         other.close()
 
 
-def test_nothing_is_told_twice_by_a_collection_that_is_opened_in_another_folder(
-    settings, schedules, master, monkeypatch, tmp_path
+def test_a_collection_that_is_opened_in_another_service_tells_the_masters_of_its_table_only(
+    settings, schedules, monkeypatch
 ):
-    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "own"))
-    with schedules, psched.open(settings) as elsewhere:
+    monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/shop")
+    # The kernel lists a socket only if its path is short.
+    with tempfile.TemporaryDirectory() as short, schedules, psched.open(settings) as elsewhere:
+        master, other = (WakeSocket([Path(short)], CLOCK) for _ in range(2))
+        master.keep(wake_code(settings.url, settings.table))
+        other.keep(wake_code(settings.url, "other"))
         elsewhere.push("k")
-    assert not master.take()
+        assert master.take()
+        assert not other.take()
+        master.close()
+        other.close()
 
 
 def test_without_any_master_or_with_a_folder_that_cannot_be_read_a_push_succeeds(

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 
 import pytest
 import sqlalchemy
@@ -71,6 +72,21 @@ def test_a_push_is_picked_up_at_once_on_each_database(each_service, monkeypatch)
 def test_a_command_wakes_a_worker(here):
     started(here)
     woken(here, "pushed", lambda: here.psched("push", "pushed", "recorder", "{}"))
+
+
+@pytest.mark.parametrize("folder", [None, "/run/shop"])
+def test_a_program_that_does_not_know_the_masters_folder_wakes_a_worker(here, monkeypatch, folder):
+    # The kernel lists the socket only if its path is short.
+    with tempfile.TemporaryDirectory() as short:
+        here.env["RUNTIME_DIRECTORY"] = short
+        master = started(here)
+        for env in os.environ, here.env:
+            monkeypatch.delitem(env, "RUNTIME_DIRECTORY")
+            if folder is not None:
+                monkeypatch.setitem(env, "RUNTIME_DIRECTORY", folder)
+        woken(here, "k")
+        woken(here, "pushed", lambda: here.psched("push", "pushed", "recorder", "{}"))
+        assert master.stop() == 0
 
 
 def test_a_task_that_submits_a_task_wakes_a_worker(here):

@@ -12,8 +12,8 @@ import pytest
 
 from psched.base.clock import SystemClock
 from psched.config.urls import wake_code
-from psched.master import waking
-from psched.master.hints import HINT, hint_folders, send_hint, socket_name, sockets
+from psched.master import hints, waking
+from psched.master.hints import HINT, HintSender, hint_folders, listed_sockets, socket_name, sockets
 from psched.master.waking import Looks, WakeSocket
 from psched.testing import ManualClock
 from support.odd_files import KINDS, leave
@@ -38,6 +38,18 @@ def master(tmp_path):
     made.keep(CODE)
     yield made
     made.close()
+
+
+@pytest.fixture
+def folder():
+    """A folder with a path so short that the kernel lists the sockets in it."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+def send_hint(folders, code):
+    """Send one hint as a program does that has just begun."""
+    HintSender(folders, code, SystemClock())()
 
 
 def keep(master, code=CODE):
@@ -140,6 +152,76 @@ def test_a_member_of_the_group_wakes_the_master_and_others_do_not_and_do_not_not
             send_hint([folder], CODE)
         assert bool(master.take()) == arrives
         master.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(("group", "arrives"), [(GROUP, True), (OTHERS, False)])
+def test_the_kernels_list_gives_nobody_more_rights(group, arrives):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        master = WakeSocket([folder], SystemClock())
+        master.keep(CODE)
+        [path] = folder.iterdir()
+        os.chown(path, 0, GROUP)
+        with another_user(group):
+            assert path in [*listed_sockets(CODE)]
+            send_hint([], CODE)
+        assert bool(master.take()) == arrives
+        master.close()
+
+
+@pytest.mark.parametrize("name", [b"run", b"a b\xff c"])
+def test_a_program_finds_a_master_whose_folder_it_does_not_know(folder, name):
+    master = WakeSocket([folder / os.fsdecode(name)], SystemClock())
+    master.keep(CODE)
+    send_hint([folder / "elsewhere"], OTHER)
+    assert not master.take()
+    send_hint([folder / "elsewhere"], CODE)
+    assert master.take()
+    master.close()
+
+
+def test_a_sender_finds_the_next_master_in_another_folder_and_lists_seldom(folder, monkeypatch):
+    listings = []
+    monkeypatch.setattr(hints, "listed_sockets", lambda code: listings.append(code) or listed(code))
+    listed, clock = listed_sockets, ManualClock()
+    send = HintSender([], CODE, clock)
+    send()
+    send()  # there is none, and it was searched just now
+    assert len(listings) == 1
+    for number in range(2):
+        clock.advance(10)
+        made = WakeSocket([folder / str(number)], SystemClock())
+        made.keep(CODE)
+        for _ in range(3):
+            send()
+            assert made.take()
+        assert len(listings) == 2 + number
+        made.close()
+
+
+def test_a_dead_socket_in_a_known_folder_hides_no_master_elsewhere(folder):
+    master = WakeSocket([folder], SystemClock())
+    master.keep(CODE)
+    known = folder / "known"
+    known.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as killed:
+        killed.bind(str(known / socket_name(NO_PID, CODE)))
+    send_hint([known], CODE)
+    assert master.take()
+    master.close()
+
+
+def test_a_full_socket_in_a_known_folder_is_not_searched_for(master, tmp_path, monkeypatch):
+    def unexpected(code):
+        raise AssertionError(code)
+
+    monkeypatch.setattr(hints, "listed_sockets", unexpected)
+    send = HintSender([tmp_path], CODE, SystemClock())
+    for _ in range(5000):
+        send()
+    assert master.take()
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "file", "nothing"])
