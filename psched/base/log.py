@@ -5,6 +5,10 @@ are written the same way. Each message is one write(2) to a descriptor opened fo
 the lines of several processes never mix. A long message is cut. Control characters are escaped, so
 that no payload can forge a line.
 
+A worker gathers its lines for a moment (`Log.gathering`), so that those of one step of its work
+need one write. A worker that is killed meanwhile loses them: at most what it has logged since its
+last request to the store, its last sleep, or its last warning.
+
 Tasks can write to the log's folder. A task that replaces the log file can neither block the log nor
 redirect it by a link: psched removes a FIFO, a socket or a symbolic link, and creates a new file.
 psched follows a link only if root owns it.
@@ -23,8 +27,12 @@ import stat
 import sys
 import threading
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import accumulate
 from pathlib import Path
+
+from typing_extensions import override
 
 from psched.base import regular_files
 from psched.base.errors import ProcessStopError
@@ -95,6 +103,8 @@ class Log(logging.Handler):
         self.recent: deque[str] = deque(maxlen=_REMEMBERED)
         self.copies_to: int | None = None
         self.followers = {1, 2}
+        self._gathered: list[bytes] = []
+        self._gathers_in = 0  # the pid; a process that is forked from it does not gather
         self._reader_stands_still = False
         self._left_out = self._counted_by = 0
         self._is_torn = False
@@ -122,40 +132,70 @@ class Log(logging.Handler):
         except Exception:  # noqa: BLE001  # wrong arguments or a user's __str__ can raise anything
             self.handleError(record)
             return
-        self.follow()
-        with suppress(OSError):
-            if self._has_reader:
-                self._write_to_reader(line)
-            else:
-                self._write_to_file(line)
+        if self._gathers_in == os.getpid():
+            self._gathered.append(line)
+            if record.levelno >= logging.WARNING:
+                self.flush()
+        else:
+            self._write([line])
         if self.copies_to is not None:
             self._copy(record, self.copies_to)
 
-    def _write_to_reader(self, line: bytes) -> None:
-        """Write a line to a pipe, socket or terminal; leave it out if the reader stands still."""
-        line = self._note_of_loss("its reader stands still") + line
-        wait = 0.0 if self._reader_stands_still else _LONGEST_WAIT
-        whole = _write_in_time(self._descriptor, line, wait, terminal=self.is_on_terminal)
-        self._reader_stands_still = not whole
-        self._left_out = 0 if whole else self._left_out + 1
+    @contextmanager
+    def gathering(self) -> Iterator[None]:
+        """Within the block, keep each line until `flush` is called, or a warning or an error."""
+        self._gathered.clear()
+        self._gathers_in = os.getpid()
+        try:
+            yield
+        finally:
+            self.flush()
+            self._gathers_in = 0
 
-    def _write_to_file(self, line: bytes) -> None:
-        """Write a line to a file; leave it out if the file has no room for all of it."""
+    @override
+    def flush(self) -> None:
+        """Write the lines that were gathered; call this before each step that can take long."""
+        if self._gathered and self._gathers_in == os.getpid():
+            lines, self._gathered = self._gathered, []
+            self._write(lines)
+
+    def _write(self, lines: Sequence[bytes]) -> None:
+        self.follow()
+        with suppress(OSError):
+            if self._has_reader:
+                for piece in _pieces(lines):
+                    self._write_to_reader(piece)
+            else:
+                self._write_to_file(lines)
+
+    def _write_to_reader(self, lines: Sequence[bytes]) -> None:
+        """Write lines to a pipe, socket or terminal; leave them out if the reader stands still."""
+        text = b"".join([self._note_of_loss("its reader stands still"), *lines])
+        wait = 0.0 if self._reader_stands_still else _LONGEST_WAIT
+        whole = _write_in_time(self._descriptor, text, wait, terminal=self.is_on_terminal)
+        self._reader_stands_still = not whole
+        self._left_out = 0 if whole else self._left_out + len(lines)
+
+    def _write_to_file(self, lines: Sequence[bytes]) -> None:
+        """Write lines to a file; leave out those for which the file has no room."""
         note = self._note_of_loss("they could not be written") if self._left_out else b""
         if note and self._is_torn:
             note = b"\n" + note
+        text = b"".join([note, *lines])
         try:
-            written = os.write(self._descriptor, note + line)
+            written = os.write(self._descriptor, text)
         except OSError:
             self._counted_by = os.getpid()
-            self._left_out += 1
+            self._left_out += len(lines)
             raise
-        if written == len(note) + len(line):
+        if written == len(text):
             self._left_out, self._is_torn = 0, False
             return
         self._counted_by, self._is_torn = os.getpid(), not self._end_torn_line()
         # If the note was written, the lines that it has counted are told.
-        self._left_out = 1 if note and written >= len(note) else self._left_out + 1
+        untold = 0 if note and written >= len(note) else self._left_out
+        ends = accumulate(map(len, lines), initial=len(note))
+        self._left_out = untold + sum(end > written for end in [*ends][1:])
 
     def _end_torn_line(self) -> bool:
         """End a line of which only a part was written, so that others begin a new one.
@@ -239,7 +279,7 @@ class Log(logging.Handler):
     def follow(self) -> None:
         """Write the next lines to the file at the log's path, if the open file was renamed.
 
-        This is called before each line, because a runner gets no signal when the log is renamed.
+        This is called before each write, because a runner gets no signal when the log is renamed.
         """
         if self._path is None:
             return
@@ -324,6 +364,19 @@ class Log(logging.Handler):
         self._dumps = True
         # faulthandler stores the descriptor's number, which `_switch_to` does not change.
         faulthandler.enable(self._descriptor)
+
+
+def _pieces(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Group lines so that a reader's pipe accepts each group at once, but for longer lines."""
+    piece, size = list[bytes](), 0
+    for line in lines:
+        if piece and size + len(line) > _PIECE:
+            yield piece
+            piece, size = [], 0
+        piece.append(line)
+        size += len(line)
+    if piece:
+        yield piece
 
 
 def _has_reader(descriptor: int) -> bool:

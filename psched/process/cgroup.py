@@ -60,15 +60,17 @@ class Cgroup:
 
     Args:
         path: the cgroup's directory, which need not exist.
+        kept: whether files that are read stay open until `remove`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, kept: bool = False) -> None:
         self.path = path
         self._cpu_taken = 0
+        self._files: dict[str, tree.KernelFile] | None = {} if kept else None
 
-    def below(self, name: str) -> "Cgroup":
+    def below(self, name: str, *, kept: bool = False) -> "Cgroup":
         """Create a cgroup below this one."""
-        made = Cgroup(self.path / name)
+        made = Cgroup(self.path / name, kept=kept)
         made.path.mkdir()
         return made
 
@@ -88,7 +90,7 @@ class Cgroup:
         False if the cgroup does not exist or cannot be read; see also `is_empty`.
         """
         try:
-            return b"populated 1" in tree.read(f"{self.path}/cgroup.events")
+            return b"populated 1" in self._read("cgroup.events")
         except OSError:
             return False
 
@@ -99,7 +101,7 @@ class Cgroup:
         True if the cgroup does not exist; False if it cannot be read.
         """
         try:
-            return b"populated 0" in tree.read(f"{self.path}/cgroup.events")
+            return b"populated 0" in self._read("cgroup.events")
         except OSError as error:
             # A removed cgroup counts as empty. The error is ENODEV if the cgroup was removed after
             # its file had been opened.
@@ -115,7 +117,7 @@ class Cgroup:
     def members(self) -> list[int]:
         """The pids in this cgroup, without the cgroups below; empty if it cannot be read."""
         try:
-            return [int(pid) for pid in tree.read(f"{self.path}/cgroup.procs").split()]
+            return [int(pid) for pid in self._read("cgroup.procs").split()]
         except OSError:
             return []
 
@@ -136,7 +138,7 @@ class Cgroup:
         try:
             # The file begins with "usage_usec" and the number. It exists without the controller
             # "cpu", too.
-            total = int(tree.read(f"{self.path}/cpu.stat").split(maxsplit=2)[1])
+            total = int(self._read("cpu.stat").split(maxsplit=2)[1])
         except (OSError, ValueError, IndexError):
             return None
         used, self._cpu_taken = total - self._cpu_taken, total
@@ -147,12 +149,21 @@ class Cgroup:
 
         The cgroups below are those that a task has created.
         """
+        for file in (self._files or {}).values():
+            file.close()
         try:
             self.path.rmdir()
         except OSError:
             for folder in reversed(_tree(self.path)):
                 with suppress(OSError):
                     folder.rmdir()
+
+    def _read(self, name: str) -> bytes:
+        if self._files is None:
+            return tree.read(f"{self.path}/{name}")
+        if (file := self._files.get(name)) is None:
+            file = self._files[name] = tree.KernelFile(f"{self.path}/{name}")
+        return file.read()
 
     def wait_until_empty(self, seconds: float) -> bool:
         """Wait until this cgroup and those below contain only zombies, or no process at all.
@@ -193,7 +204,7 @@ class RunnerCgroups:
                 cgroup = self._free.pop()
             else:
                 self._made += 1
-                cgroup = self._above.below(f"run-{self._made}")
+                cgroup = self._above.below(f"run-{self._made}", kept=True)
             cgroup.add(pid)
         except OSError as error:
             if cgroup is not None:
@@ -229,12 +240,13 @@ class OomCounter:
         path = own_path() if path is None else path
         above = () if path is None else (path, *path.parents)
         files = (folder / "memory.events" for folder in above)
-        self._file = next((str(file) for file in files if file.exists()), "/proc/vmstat")
+        found = next((str(file) for file in files if file.exists()), "/proc/vmstat")
+        self._file = tree.KernelFile(found)
 
     def read(self) -> int | None:
         """The number of killed processes; None if it cannot be read."""
         try:
-            found = _OOM_KILLS.search(tree.read(self._file))
+            found = _OOM_KILLS.search(self._file.read())
         except OSError:
             return None
         return None if found is None else int(found[1])

@@ -113,8 +113,12 @@ class Link:
 
     def send(self, message: Message, data: bytes = b"") -> None:
         """Send a message, now or by calls of `flush`. If the other side is dead, do nothing."""
-        self._outgoing += message if isinstance(message, bytes) else packed(message, data)
+        self.store(message, data)
         self.flush()
+
+    def store(self, message: Message, data: bytes = b"") -> None:
+        """Have the next call of `flush` send a message."""
+        self._outgoing += message if isinstance(message, bytes) else packed(message, data)
 
     def flush(self) -> None:
         """Send the stored bytes, as far as the socket accepts them now."""

@@ -27,6 +27,11 @@ _EXITING = 0x4
 """PF_EXITING, a flag in proc(5). The kernel sets the flag before an exiting process closes files or
 releases anything else."""
 
+_PAGE = 4096
+
+_LINKS_OF_ONE_THREAD = 3
+"""The links of the folder of a process's threads: two, and one for each thread."""
+
 _GONE = (FileNotFoundError, ProcessLookupError)
 """The errors of reading /proc that mean that the process has ended. Other errors, such as a lack
 of descriptors, say nothing about the process."""
@@ -54,6 +59,60 @@ def read(path: str) -> bytes:
         return text
     finally:
         os.close(number)
+
+
+class KernelFile:
+    """A file that the kernel generates, which is kept open to be read again and again.
+
+    It belongs to the same process or cgroup forever, also if another one gets the same name. That
+    takes a fifth of the time of `read`.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._number = -1
+
+    def read(self) -> bytes:
+        """The content of the file."""
+        if self._number < 0:
+            self._number = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        text = piece = os.pread(self._number, _PAGE, 0)
+        # The kernel fills a page, but for the next line if that has no room. So less is the end.
+        while len(piece) > _PAGE // 2:
+            piece = os.pread(self._number, _PAGE, len(text))
+            text += piece
+        return text
+
+    def close(self) -> None:
+        """Close the file; `read` opens it again."""
+        if self._number >= 0:
+            os.close(self._number)
+            self._number = -1
+
+
+class Offspring:
+    """Tells whether a process has any children, many times and fast.
+
+    Args:
+        pid: the process, which lives while this is called for the first time.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._threads = f"/proc/{pid}/task"
+        # The children of the first thread, which are all children while there is no other thread.
+        self._children = KernelFile(f"{self._threads}/{pid}/children")
+
+    @property
+    def none(self) -> bool:
+        """Whether the process has no child, not even a zombie; False also if that is not known."""
+        with suppress(OSError):
+            one_thread = os.stat(self._threads).st_nlink == _LINKS_OF_ONE_THREAD  # noqa: PTH116
+            return one_thread and not self._children.read()
+        return False
+
+    def close(self) -> None:
+        """Close what is open; call this when the process has ended."""
+        self._children.close()
 
 
 def descendants(pid: int) -> list[int]:

@@ -35,13 +35,14 @@ class RunnerChild(Child):
     Attributes:
         stop_flags: tell the runner why its task is being stopped, and tell the worker whether the
             runner has begun its task.
+        offspring: tells whether the runner has any children.
         cgroup: the runner's own cgroup; None if the runner has no cgroup of its own.
         lost_server: whether the runner's fork server died while the runner was alive.
         used: whether the runner has run a task.
         killed: whether this process has sent SIGKILL to the runner.
         cpu_us: the CPU time of the cgroup during the last task that has ended, in microseconds;
             None if it is not known.
-        oom_kills: the value of `RunnerPool.oom_kills` when the task of the runner was started.
+        oom_kills: the value of `RunnerPool.oom_kills` before the task of the runner was started.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class RunnerChild(Child):
         link.expects = FROM_RUNNER
         self.stop_flags = stop_flags
         self.pipe = pipe
+        self.offspring = tree.Offspring(pid)
         self.cgroup: Cgroup | None = None
         self.lost_server = False
         self.used = False
@@ -78,6 +80,7 @@ class RunnerChild(Child):
     def reaped(self, how: Exit) -> None:
         super().reaped(how)
         self.stop_flags.close()
+        self.offspring.close()
 
 
 _log = logging.getLogger("psched.worker")
@@ -105,6 +108,9 @@ class RunnerPool(ABC):
         self._idle: list[RunnerChild] = []
         self._held: set[RunnerChild] = set()
         self._cleared: list[RunnerChild] = []
+        # The value of `oom_kills` when the last runner was acquired after the last call of `reap`.
+        self._oom_kills: int | None = None
+        self._has_counted = False
 
     @property
     @abstractmethod
@@ -149,7 +155,9 @@ class RunnerPool(ABC):
         runner.stop_flags.write(Reason.NONE)
         runner.stop_flags.begun = False
         runner.stop_flags.write_progress(NOTHING)
-        runner.oom_kills = self.oom_kills()
+        if not self._has_counted:
+            self._oom_kills, self._has_counted = self.oom_kills(), True
+        runner.oom_kills = self._oom_kills
         return runner
 
     def give_back(self, runner: RunnerChild) -> bool:
@@ -380,17 +388,19 @@ class ForkingRunnerPool(RunnerPool):
     def clear(self, runner: RunnerChild) -> bool:
         if runner.exit is not None:
             return False  # the runner cannot be used again, and `reap` has handled its tree
-        clean = tree.kill_all_below(runner.pid) and not runner.link.halfway
+        clean = runner.offspring.none or tree.kill_all_below(runner.pid)
+        clean = clean and not runner.link.halfway
         if runner.cgroup is not None:
             # The cgroup is checked, because the task can have made the runner stop adopting orphans
             # (prctl(2)). Such orphans are not below the runner, but they are in its cgroup.
-            clean = clean and not {*runner.cgroup.members} - {runner.pid}
+            clean = clean and runner.cgroup.members in ([runner.pid], [])
             if clean:
                 runner.cpu_us = runner.cgroup.take_cpu()
         return clean
 
     @override
     def reap(self) -> list[RunnerChild]:
+        self._has_counted = False
         # The ended children of this process are fork servers, and orphans that it has adopted. When
         # a fork server dies, its runners become such orphans.
         exits = [*reap()]

@@ -326,7 +326,11 @@ class RunningTask(Lease):
 
     def log(self, text: str, *values: object, level: int = logging.INFO) -> None:
         """Log a line about the task."""
-        _log.log(level, text, *values, extra={"subject": self.occurrence})
+        if _log.isEnabledFor(level):
+            # `Logger.log` would also find out which line of the code has called it.
+            about = {"subject": self.occurrence}
+            name, code, line = _log.name, __file__, 0
+            _log.handle(_log.makeRecord(name, level, code, line, text, values, None, extra=about))
 
     def log_end(self) -> None:
         """Log how the task has ended."""

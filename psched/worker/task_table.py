@@ -5,7 +5,7 @@ Tasks are stopped at time limits and before their leases end, even if the store 
 
 import logging
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from psched.worker.run_reporter import RunReporter
 from psched.worker.running_task import Lease, RunningTask
 
 if TYPE_CHECKING:
+    from psched.process.link import Link
     from psched.worker.store_gateway import StoreGateway
 
 _log = logging.getLogger("psched.worker")
@@ -190,7 +191,7 @@ class TaskTable:
         no_fork: why the last call of `prepare` has failed; None if it has succeeded.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *, flush_log: Callable[[], object] = lambda: None) -> None:
         self.running: dict[str, RunningTask] = {}
         self.holding: dict[str, RunningTask] = {}
         self.reporter = None
@@ -201,6 +202,9 @@ class TaskTable:
         self.no_fork: str | None = None
         # How long each occurrence has waited last that found no room for its process.
         self._refused: dict[Occurrence, float] = {}
+        self._flush_log = flush_log
+        # The links to runners by which `send_starts` sends tasks.
+        self._starting: list[Link] = []
         self._pool = context.pool
         self._clock = context.clock
         self._recorder = context.recorder
@@ -251,7 +255,10 @@ class TaskTable:
             self._output.stop()
 
     def start(self, lease: Lease, run: Run) -> None:
-        """Start the task of a leased row in a waiting runner; `prepare` must be called before."""
+        """Start the task of a leased row in a waiting runner; `prepare` must be called before.
+
+        The runner gets it by the next call of `send_starts`.
+        """
         row, hold = lease.row, lease.hold
         runner = self._pool.acquire()
         task = RunningTask(
@@ -285,7 +292,19 @@ class TaskTable:
         runner.link.data_limit = run.definition.settings.data_limit
         task_fields = assignment(row, run.definition, run.scheduled_time)
         message = {"run": {**task_fields, "output": place}}
-        runner.link.send(message, _stored(row.data))
+        runner.link.store(message, _stored(row.data))
+        self._starting.append(runner.link)
+
+    def send_starts(self) -> None:
+        """Write the lines of the log, and then send tasks to their runners.
+
+        In this order, because a task can log something at once. `guard` and `guard_before_blocking`
+        call this, so that nothing waits while this process sleeps or is blocked.
+        """
+        self._flush_log()
+        for link in self._starting:
+            link.flush()
+        self._starting.clear()
 
     def remove(self, key: str) -> RunningTask:
         """Forget a task whose lease has ended, and return it."""
@@ -332,11 +351,13 @@ class TaskTable:
         Returns:
             When to call this method and `receive` again, seconds of the monotonic clock.
         """
+        self.send_starts()
         wakes = min(self._guard.watch(self.running.values()), self._pool.wakes)
         return wakes if self._output is None else min(wakes, self._output.wakes)
 
     def guard_before_blocking(self) -> None:
         """Send the signals that are due; call this before a request or a fork, which can block."""
+        self.send_starts()
         if self.running:
             self._guard.watch(self.running.values())
 

@@ -117,7 +117,7 @@ class Worker:
         self._title = str(context.place)
         self._store = context.store
         self._pool = context.pool
-        self._tasks = TaskTable(context)
+        self._tasks = TaskTable(context, flush_log=log.flush)
         self._lease_loop = LeaseLoop(context, self._tasks)
         self._clock = context.clock
         self._recycling = Recycling(settings, context.rng, self._clock.monotonic())
@@ -145,14 +145,16 @@ class Worker:
         # process.
         gc.freeze()
         self.begin(reported)
-        while self.exit_status is None:
-            timeout = self.tick()
-            if self.exit_status is None:
-                # Runners are not watched before the master has admitted this worker. Until then
-                # `tick` does not read their messages, so a message would end every sleep at once.
-                runners = self._tasks.links if self._admitted else ()
-                self._inbox.watch([self._link, *runners])
-                self._inbox.sleep(timeout)
+        with self._log.gathering():
+            while self.exit_status is None:
+                timeout = self.tick()
+                if self.exit_status is None:
+                    # Runners are not watched before the master has admitted this worker. Until then
+                    # `tick` reads no message of theirs, so one would end every sleep at once.
+                    runners = self._tasks.links if self._admitted else ()
+                    self._inbox.watch([self._link, *runners])
+                    self._log.flush()
+                    self._inbox.sleep(timeout)
         if counted := self._counted():
             self._link.send(counted)
         self._store.disconnect()

@@ -43,9 +43,9 @@ def planted(group, cgroup, script):
 # --- one -----------------------------------------------------------------------------
 
 
-def killed(group, script):
+def killed(group, script, kept):
     enter(group)
-    leaf = Cgroup(Path(group)).below("leaf")
+    leaf = Cgroup(Path(group)).below("leaf", kept=kept)
     planted(group, leaf, script)
     before = leaf.populated, leaf.pids != []
     leaf.kill()
@@ -56,8 +56,9 @@ def killed(group, script):
 
 
 @pytest.mark.parametrize("name", [name for name in SCRIPTS if name not in ("daemons", "comet")])
-def test_nothing_is_left_of_a_tree(group, name):
-    assert isolated(killed, str(group), SCRIPTS[name]) == [True, True, True, False, []]
+@pytest.mark.parametrize("kept", [False, True])
+def test_nothing_is_left_of_a_tree(group, name, kept):
+    assert isolated(killed, str(group), SCRIPTS[name], kept) == [True, True, True, False, []]
     assert below(group) == []
 
 

@@ -314,6 +314,87 @@ def test_each_process_tells_its_own_loss():
     assert "of the parent" in parent
 
 
+# --- gathered lines ------------------------------------------------------------------
+
+
+def test_gathered_lines_are_written_at_once_in_their_order_and_before_a_warning(journal, path):
+    logger = logging.getLogger("anything")
+    logger.info("0")
+    with journal.gathering():
+        logger.info("1")
+        logger.info("2")
+        assert numbers(path) == ["0"]
+        journal.flush()
+        assert numbers(path) == ["0", "1", "2"]
+        logger.info("3")
+        logger.warning("4")
+        assert numbers(path) == ["0", "1", "2", "3", "4"]
+        logger.info("5")
+    assert numbers(path) == ["0", "1", "2", "3", "4", "5"]
+    logger.info("6")
+    assert numbers(path)[-1] == "6"
+
+
+def numbers(path):
+    """The last word of each line."""
+    return [line.split()[-1] for line in path.read_text().splitlines()]
+
+
+def test_gathered_lines_go_to_the_file_that_is_there_when_they_are_written(journal, path, tmp_path):
+    with journal.gathering():
+        logging.getLogger("anything").info("1")
+        path.rename(tmp_path / "old")
+        path.touch()
+        logging.getLogger("anything").info("2")
+    assert numbers(path) == ["1", "2"]
+    assert not (tmp_path / "old").read_text()
+
+
+def forked_while_lines_are_gathered():
+    journal = log.start(Path("log"), "info", "writer")
+    logger = logging.getLogger("anything")
+    with journal.gathering():
+        logger.info("parent")
+
+        def child():
+            logger.info("child")
+            journal.flush()
+            return 0
+
+        os.waitpid(fork(child), 0)
+        before = numbers(Path("log"))
+    return before, numbers(Path("log"))
+
+
+def test_a_forked_process_neither_gathers_nor_writes_what_its_parent_has_gathered():
+    assert isolated(forked_while_lines_are_gathered) == [["child"], ["child", "parent"]]
+
+
+def gathered_onto_a_full_disk(room):
+    """The disk has so much room that only the first of three lines fits, and some bytes more."""
+    journal = log.start(Path("log"), "info", "writer")
+    logger = logging.getLogger("anything")
+    logger.info("0")
+    size = Path("log").stat().st_size
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * size + room, unlimited[1]))
+    for first in 1, 4:
+        with journal.gathering():
+            for number in range(first, first + 3):
+                logger.info("%d", number)
+    resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    logger.info("7")
+    return Path("log").read_text()
+
+
+@pytest.mark.parametrize("room", [0, 20])
+def test_gathered_lines_for_which_there_was_no_room_are_counted(room):
+    first, fits, *torn, note, last = isolated(gathered_onto_a_full_disk, room).splitlines()
+    assert [line.split()[-1] for line in (first, fits, last)] == ["0", "1", "7"]
+    assert [len(line) for line in torn] == [19] * bool(room)
+    assert "5 lines of the log are left out here" in note
+
+
 def with_a_line_of_another_after_a_torn_one():
     log.start(Path("log"), "info", "writer")
     other = os.open("log", os.O_WRONLY | os.O_APPEND)

@@ -198,3 +198,37 @@ def test_a_forked_process_does_not_count_the_lines_of_the_other():
     assert "a child" in of_child
     assert "left out" not in of_child
     assert "left out" in of_parent
+
+
+def gathered(kind):
+    """Lines of several processes, which each of them writes together."""
+    reader, writer = ends(kind)
+    os.set_blocking(reader, True)
+    os.dup2(writer, 2)
+    os.close(writer)
+    context, count = multiprocessing.get_context("fork"), 300
+
+    def write(who):
+        journal = log.start(None, "info", "writer")
+        with journal.gathering():
+            for number in range(count):
+                LOG.info("%s %d %s", who, number, who * 50)
+        os._exit(0)
+
+    writers = [context.Process(target=write, args=(who,)) for who in "ab"]
+    for each in writers:
+        each.start()
+    os.close(2)
+    found = b""
+    with open(reader, "rb", closefd=False) as stream:
+        while chunk := stream.read1():
+            found += chunk
+    for each in writers:
+        each.join()
+    words = [line.split()[-3:] for line in found.decode().splitlines()]
+    whole = all(last == who * 50 for who, _, last in words)
+    return whole, {who: sum(word[0] == who for word in words) for who in "ab"}
+
+
+def test_gathered_lines_of_several_processes_do_not_mix():
+    assert isolated(gathered, "pipe") == [True, {"a": 300, "b": 300}]

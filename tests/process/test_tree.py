@@ -181,6 +181,63 @@ def test_the_children_of_every_thread_are_found():
     assert isolated(children_of_threads) == [True, True]
 
 
+def seen_offspring():
+    """What `Offspring` says of a shell while it has a child, a zombie, a child of a thread."""
+    program = (
+        "import os, sys, threading\n"
+        "say = lambda: (print(flush=True), sys.stdin.readline())\n"
+        "say()\n"
+        "child = os.fork() or os.execvp('sleep', ['sleep', '99'])\n"
+        "say()\n"
+        "os.kill(child, 9)\n"
+        "os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)\n"
+        "say()\n"
+        "os.waitpid(child, 0)\n"
+        "say()\n"
+        "thread = threading.Thread(target=say)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+        "say()\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe) as process:
+        offspring, found = tree.Offspring(process.pid), []
+        for _ in range(6):
+            process.stdout.readline()
+            found.append(offspring.none)
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+    found.append(offspring.none)
+    offspring.close()
+    return found
+
+
+def test_offspring_is_seen_also_if_it_is_a_zombie_and_unknown_if_there_are_threads():
+    none, child, zombie, reaped, thread, joined, ended = isolated(seen_offspring)
+    assert [none, reaped, joined] == [True, True, True]
+    assert [child, zombie, thread, ended] == [False, False, False, False]
+
+
+def test_a_kernels_file_that_stays_open_is_read_as_a_whole_and_anew():
+    with subprocess.Popen(
+        [sys.executable, "-c", "import ssl, json; input()"], stdin=subprocess.PIPE
+    ) as process:
+        path = f"/proc/{process.pid}/maps"
+        wait_until(
+            lambda: tree.read(f"/proc/{process.pid}/syscall").startswith(b"0 "), what="input"
+        )
+        file = tree.KernelFile(path)
+        assert file.read() == file.read() == tree.read(path)
+        assert len(file.read()) > 4096
+        process.communicate(b"\n")
+    file.close()
+    changing = tree.KernelFile("/proc/self/stat")
+    before = changing.read()
+    sum(range(3_000_000))
+    assert changing.read() != before
+    changing.close()
+
+
 def signals_to_nobody():
     process = subprocess.Popen(["sh", "-c", "exit 0"], start_new_session=True)
     process.wait()

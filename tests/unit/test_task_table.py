@@ -24,7 +24,10 @@ class Scene:
         self.wakes = 0.0
         self.link = self
         self.pipe = None
-        self.tasks = TaskTable(context(ManualClock(), SETTINGS, pool=self))
+        self.stored = []
+        self.tasks = TaskTable(
+            context(ManualClock(), SETTINGS, pool=self), flush_log=lambda: self.asked.append("log")
+        )
         self.tasks._guard = self
 
     def acquire(self):
@@ -41,8 +44,11 @@ class Scene:
         self.asked.append("watch " + " ".join(task.row.key for task in tasks))
         return 0.0
 
-    def send(self, message, _data):
-        self.asked.append(f"send {message['run']['key']}")
+    def store(self, message, _data):
+        self.stored.append(f"send {message['run']['key']}")
+
+    def flush(self):
+        self.asked.append(self.stored.pop(0))
 
     def start(self, key):
         row = Row(key=key, next_time=60)
@@ -50,17 +56,23 @@ class Scene:
         self.tasks.start(Lease(row, Deadlines(0.0, 300, 1.0)), run)
 
 
-def test_a_task_is_guarded_before_its_runner_hears_of_it():
+@pytest.mark.parametrize("then", ["guard", "guard_before_blocking"])
+def test_a_task_is_guarded_and_logged_before_its_runner_hears_of_it(then):
     scene = Scene(waiting=True)
     for key in "one", "two":
         scene.start(key)
-    assert scene.asked == ["guard one", "send one", "guard two", "send two"]
+    getattr(scene.tasks, then)()
+    begun = ["guard one", "guard two", "log", "send one", "send two"]
+    assert scene.asked == [*begun, "watch one two"]
+    scene.tasks.guard()
+    assert scene.asked == [*begun, "watch one two", "log", "watch one two"]
 
 
-@pytest.mark.parametrize(("waiting", "watched"), [(False, ["watch one"]), (True, [])])
+@pytest.mark.parametrize(("waiting", "watched"), [(False, ["log", "watch one"]), (True, [])])
 def test_what_runs_is_watched_before_the_worker_is_held_up_by_a_fork(waiting, watched):
     scene = Scene(waiting=waiting)
     scene.start("one")
+    scene.tasks.send_starts()
     scene.asked.clear()
     scene.tasks.prepare(3)
     assert scene.asked == [*watched, "fork 3"]
@@ -69,4 +81,4 @@ def test_what_runs_is_watched_before_the_worker_is_held_up_by_a_fork(waiting, wa
 def test_nothing_is_watched_for_the_first_fork():
     scene = Scene(waiting=False)
     scene.tasks.prepare()
-    assert scene.asked == ["fork 1"]
+    assert scene.asked == ["log", "fork 1"]
