@@ -183,6 +183,8 @@ class Execution:
                 extra.append(found)
         if extra:
             self.extra_runs.begin(extra, now)
+        # Before the next runners are forked, which takes time.
+        self.tasks.send_starts()
 
     def _granted(self, row: Row, sent: float) -> Lease:
         length = lease_times.lease_time(row.alive_time, self._settings.alive_time, self._shortest)
