@@ -8,7 +8,7 @@ from typing import Any
 
 from psched.config import references, urls
 from psched.config.kinds import RawValue
-from psched.config.monitoring.hooks import secret_parts
+from psched.config.monitoring import secret_parts
 from psched.config.problems import InvalidPartsError, InvalidValueError, Problem, config_error
 from psched.config.references import Context
 from psched.config.rules import apply_rules

@@ -22,9 +22,7 @@ from psched.config.kinds import (
     PerType,
     Texts,
 )
-from psched.config.monitoring.expect import PARTS, Expect
-from psched.config.monitoring.hooks import Data, Headers, HooksKind
-from psched.config.monitoring.pings import PingUrls
+from psched.config.monitoring import PARTS, Data, Expect, Headers, HooksKind, PingUrls
 from psched.config.settings import SETTINGS, Config
 
 _TEXT = {"type": "string"}

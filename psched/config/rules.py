@@ -9,9 +9,7 @@ from psched.base import lease_times
 from psched.base.quantities import format_duration
 from psched.config import tls, urls
 from psched.config.kinds import read_password
-from psched.config.monitoring.expect import NO_EXPECTATIONS
-from psched.config.monitoring.hooks import ON_SETTINGS, undefined_hooks
-from psched.config.monitoring.pings import undefined_pings
+from psched.config.monitoring import NO_EXPECTATIONS, ON_SETTINGS, undefined_hooks, undefined_pings
 from psched.config.problems import InvalidValueError, safe_name
 from psched.config.redis_urls import FORMS, PORT, Address, is_redis
 from psched.config.references import Context

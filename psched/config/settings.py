@@ -45,9 +45,20 @@ from psched.config.kinds import (
     Types,
     names,
 )
-from psched.config.monitoring.expect import NO_EXPECTATIONS, Expect, Expectations
-from psched.config.monitoring.hooks import NO_HOOKS, HookNames, Hooks, HooksKind
-from psched.config.monitoring.pings import NO_PING, NO_PINGS, PING_NAME, Pings, PingUrls
+from psched.config.monitoring import (
+    NO_EXPECTATIONS,
+    NO_HOOKS,
+    NO_PING,
+    NO_PINGS,
+    PING_NAME,
+    Expect,
+    Expectations,
+    HookNames,
+    Hooks,
+    HooksKind,
+    Pings,
+    PingUrls,
+)
 from psched.config.references import Context
 from psched.config.rules import automatic_processors
 from psched.config.store_kinds import STORE_KINDS, USERS_OWN, StoreKind

@@ -12,8 +12,7 @@ from psched.base.errors import ConfigError, InvalidError
 from psched.base.exec_data import EXEC_TYPE, check_declared_exec
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.config import OVERRIDES, Config
-from psched.config.monitoring.expect import Expectations
-from psched.config.monitoring.hooks import ON_SETTINGS
+from psched.config.monitoring import ON_SETTINGS, Expectations
 from psched.core import local_times, shorthands
 from psched.core.arguments import refuse_unknown
 from psched.core.catchup import iso

@@ -13,8 +13,7 @@ from psched.base.errors import ConfigError, InvalidError
 from psched.base.stable_hash import stable_hash
 from psched.base.texts import brief, visible
 from psched.config import OVERRIDES, Config
-from psched.config.monitoring.expect import NO_EXPECTATIONS, Expectations, read_expectations
-from psched.config.monitoring.pings import NO_PING
+from psched.config.monitoring import NO_EXPECTATIONS, NO_PING, Expectations, read_expectations
 from psched.core.columns import (
     check_length,
     check_name,

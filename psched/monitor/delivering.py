@@ -17,7 +17,7 @@ from psched.base.clock import Clock
 from psched.base.errors import PschedError
 from psched.base.texts import brief
 from psched.config import Config
-from psched.config.monitoring.hooks import READ_TEMPLATES, MailHook, TaskHook, Webhook
+from psched.config.monitoring import READ_TEMPLATES, MailHook, TaskHook, Webhook
 from psched.core.alerts.alert import Alert, Delivery, Rule
 from psched.core.alerts.watching import light_rows
 from psched.core.columns import note_of

@@ -12,7 +12,7 @@ from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
 from psched.base.stable_hash import stable_hash
 from psched.base.texts import counted
-from psched.config.monitoring.pings import KEY, slug_of
+from psched.config.monitoring import KEY, slug_of
 from psched.output.masking import Secrets
 from psched.reports.redaction import Redaction
 

@@ -11,7 +11,7 @@ from psched.base.exec_data import EXEC_TYPE
 from psched.base.texts import brief
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
-from psched.config.monitoring.hooks import ON_SETTINGS, CommandHook, Hook, MailHook, TaskHook
+from psched.config.monitoring import ON_SETTINGS, CommandHook, Hook, MailHook, TaskHook
 from psched.notify.http_client import HttpClient
 from psched.notify.mail import send_mail
 from psched.notify.notification import Deliver, DeliveryError, Notification

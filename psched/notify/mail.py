@@ -14,7 +14,7 @@ from functools import partial
 from psched.base.clock import Clock
 from psched.base.texts import brief
 from psched.config.kinds import read_password
-from psched.config.monitoring.hooks import MailHook
+from psched.config.monitoring import MailHook
 from psched.config.problems import InvalidValueError
 from psched.notify.notification import CLOSED, RAISED, DeliveryError, Digest, Notification
 from psched.notify.program import run

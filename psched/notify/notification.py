@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from psched.base.errors import PschedError
 from psched.base.texts import brief, cut, storable, visible
-from psched.config.monitoring.hooks import MOST_TRIES
+from psched.config.monitoring import MOST_TRIES
 from psched.core.alerts.alert import Alert
 from psched.reports.redaction import Redaction
 from psched.triggers.zone import Zone, find_zone

@@ -18,7 +18,7 @@ from shutil import which
 from psched.base.clock import Clock, SystemClock
 from psched.base.file_rights import refusal_of_file
 from psched.base.texts import brief
-from psched.config.monitoring.hooks import CommandHook
+from psched.config.monitoring import CommandHook
 from psched.notify import guard
 from psched.notify.notification import DeliveryError, Notification
 from psched.output.collector import Tail

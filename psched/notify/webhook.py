@@ -13,9 +13,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from psched.base.clock import Clock
 from psched.base.texts import cut
+from psched.config.http_url import parse
 from psched.config.kinds import read_password
-from psched.config.monitoring.hooks import Webhook
-from psched.config.monitoring.http_url import parse
+from psched.config.monitoring import Webhook
 from psched.config.problems import InvalidValueError
 from psched.core.alerts.alert import Rule
 from psched.notify.http_client import HttpClient, HttpError

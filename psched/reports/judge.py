@@ -17,7 +17,7 @@ from itertools import chain
 
 from psched.base.clock import Clock
 from psched.config import Config
-from psched.config.monitoring.expect import Expectations
+from psched.config.monitoring import Expectations
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
 from psched.core.alerts.watching import ActiveRows, Place, active_rows, light_rows, row_page

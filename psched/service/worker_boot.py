@@ -18,7 +18,7 @@ from psched.base.log import Log
 from psched.base.texts import brief, cut, visible
 from psched.client.collection import preload
 from psched.config import Config, withhold
-from psched.config.monitoring.expect import NO_EXPECTATIONS
+from psched.config.monitoring import NO_EXPECTATIONS
 from psched.config.remarks import remarks
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.config.urls import file_of

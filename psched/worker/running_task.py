@@ -6,7 +6,7 @@ from dataclasses import replace as changed
 from typing import Any
 
 from psched.base.lease_times import Deadlines
-from psched.config.monitoring.pings import NO_PING
+from psched.config.monitoring import NO_PING
 from psched.core import attempts
 from psched.core.definition import Definition
 from psched.core.history.recording import NEVER, Reading, StoreClock

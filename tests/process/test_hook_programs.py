@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from psched.base.clock import SystemClock
-from psched.config.monitoring.hooks import CommandHook, MailHook
+from psched.config.monitoring import CommandHook, MailHook
 from psched.core.alerts.alert import Alert
 from psched.notify.mail import send_mail
 from psched.notify.notification import DeliveryError, Notification
@@ -152,7 +152,7 @@ def test_what_a_command_leaves_behind_is_killed(tmp_path):
 
 LIKE_THE_MONITOR = """
 import sys
-from psched.config.monitoring.hooks import CommandHook
+from psched.config.monitoring import CommandHook
 from psched.core.alerts.alert import Alert
 from psched.notify.program import run_for
 from psched.notify.notification import Notification

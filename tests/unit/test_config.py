@@ -19,7 +19,7 @@ from psched.base import lease_times
 from psched.base.errors import ConfigError
 from psched.config import SETTINGS, Config, from_mapping, load, read_raw, reader
 from psched.config.kinds import EVERYWHERE, Choice, Flag, Networks, Programs, Types
-from psched.config.monitoring.expect import PARTS, Expect
+from psched.config.monitoring import PARTS, Expect
 from psched.config.reference import json_schema, summary, texts
 from psched.config.settings import OF_A_TYPE
 from psched.config.tls import Tls

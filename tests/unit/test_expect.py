@@ -7,7 +7,7 @@ import yaml
 
 from psched import config
 from psched.base.errors import ConfigError, InvalidError
-from psched.config.monitoring.expect import NO_EXPECTATIONS, Expectations
+from psched.config.monitoring import NO_EXPECTATIONS, Expectations
 from psched.core.declare import declare, redeclare
 from psched.core.definition import parse_row, settings_of
 from psched.core.model import Row

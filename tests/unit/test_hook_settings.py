@@ -5,7 +5,7 @@ import pytest
 from psched.base.errors import ConfigError, InvalidError
 from psched.config import from_mapping, load
 from psched.config.kinds import EVERYWHERE
-from psched.config.monitoring.hooks import CommandHook, MailHook, TaskHook, Webhook, problems_here
+from psched.config.monitoring import CommandHook, MailHook, TaskHook, Webhook, problems_here
 from psched.core.alerts.alert import Rule
 from psched.core.declare import declare
 from psched.core.definition import parse_row

@@ -5,8 +5,8 @@ from ipaddress import ip_network
 
 import pytest
 
+from psched.config.http_url import parse
 from psched.config.kinds import EVERYWHERE
-from psched.config.monitoring.http_url import parse
 from psched.notify.addresses import refusal
 from psched.notify.http_client import HttpClient, HttpError, addresses_of
 from support.receiver import OK, drip, fixed, receiving, status

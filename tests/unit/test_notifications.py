@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from psched.config.monitoring.hooks import READ_TEMPLATES
+from psched.config.monitoring import READ_TEMPLATES
 from psched.core.alerts.alert import Alert, Rule
 from psched.notify.notification import Digest, Notification, next_wait
 from psched.notify.webhook import render

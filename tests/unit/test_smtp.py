@@ -7,7 +7,7 @@ import pytest
 
 from psched.base.clock import SystemClock
 from psched.config import from_mapping
-from psched.config.monitoring.hooks import MailHook, problems_here
+from psched.config.monitoring import MailHook, problems_here
 from psched.core.alerts.alert import Alert
 from psched.errors import ConfigError
 from psched.notify.mail import send_mail

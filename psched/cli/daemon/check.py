@@ -33,8 +33,8 @@ from psched.cli.options import ConfigLocation
 from psched.cli.other_database import warn_of_other_database
 from psched.cli.schedules.arguments import warn_of_steps
 from psched.config import Config, withhold
-from psched.config.monitoring.hooks import problems_here
-from psched.config.monitoring.http_url import parse
+from psched.config.http_url import parse
+from psched.config.monitoring import problems_here
 from psched.config.remarks import is_unverified, remarks
 from psched.config.urls import MEMORY, file_of
 from psched.core.history.records import GONE_AFTER

@@ -12,7 +12,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.text_table import Column, View, print_table
 from psched.config import Config
-from psched.config.monitoring.hooks import ON_SETTINGS, Webhook
+from psched.config.monitoring import ON_SETTINGS, Webhook
 from psched.core.alerts.alert import Alert, Rule
 from psched.notify.hooks import deliverers
 from psched.notify.notification import CLOSED, RAISED, DeliveryError, Notification

@@ -23,7 +23,7 @@ from psched.cli.text_table import Column, View, print_table
 from psched.cli.time_format import format_span, format_time, local_times, parse_since, short_time
 from psched.client.auditor import this_process
 from psched.client.collection import ScheduleCollection
-from psched.config.monitoring.expect import Expectations
+from psched.config.monitoring import Expectations
 from psched.core.alerts.alert import Alert, Rule
 from psched.reports.redaction import Redaction
 

@@ -36,7 +36,7 @@ from psched.cli.text_table import View, print_table
 from psched.cli.time_format import format_distance, format_time, format_took, local_times
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
-from psched.config.monitoring.expect import PARTS, Expectations
+from psched.config.monitoring import PARTS, Expectations
 from psched.core.alerts.alert import Alert
 from psched.core.definition import ping_setting, settings_of
 from psched.core.history.records import Outcome

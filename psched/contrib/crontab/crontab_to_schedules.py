@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from psched.base.errors import ConfigError, InvalidError
 from psched.config import Config, from_mapping
-from psched.config.monitoring.hooks import MailHook
+from psched.config.monitoring import MailHook
 from psched.contrib.crontab.earlier_imports import Line, line_of, match
 from psched.contrib.crontab.parser import DIALECTS, NOT_IMPORTED, Crontab, Entry, Remark
 from psched.contrib.crontab.service_user import ServiceUser

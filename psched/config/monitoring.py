@@ -1,4 +1,8 @@
-"""The setting ``hooks``: who or what is told about alerts, and how."""
+"""The settings of what the monitor does: ``expect``, ``hooks`` and ``pings``.
+
+No error text, listing or log shows the URL of a hook or a ping: it contains the identifier of a
+receiver, and many receivers trust whoever knows it.
+"""
 
 import json
 import re
@@ -9,11 +13,14 @@ from pathlib import Path
 from shutil import which
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
+from urllib.parse import unquote, urlsplit
 
 from typing_extensions import override
 
 from psched.base.file_rights import refusal_of_file
+from psched.base.stable_hash import stable_hash
 from psched.config import urls
+from psched.config.http_url import header_problem, parse, secret_words
 from psched.config.kinds import (
     FILE,
     SECRET,
@@ -31,9 +38,140 @@ from psched.config.kinds import (
     read_password,
     without_lines,
 )
-from psched.config.monitoring.http_url import header_problem, parse, secret_words
-from psched.config.problems import InvalidPartsError, InvalidValueError, Problem
+from psched.config.problems import (
+    InvalidPartsError,
+    InvalidValueError,
+    Problem,
+    config_error,
+    safe_name,
+)
 from psched.config.references import Context
+
+LONGEST_NAME = 64
+"""The most characters in the name of a hook or a ping."""
+
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}")
+
+
+# --- expect: what is expected of schedules --------------------------------------------------
+
+_DURATION = Number(above=0)
+
+PARTS: Mapping[str, Number] = MappingProxyType(
+    {
+        "late": _DURATION,
+        "longest": _DURATION,
+        "silent": _DURATION,
+        "unusual": Number(unit="", above=1, most=1_000_000),
+    }
+)
+"""For each part of the setting: the kind of its value."""
+
+_OFF = "off"
+
+
+class Expectations(FrozenMapping[float | None]):
+    """What is expected of schedules, by the names of `PARTS`.
+
+    None means that a part is switched off. A part that is missing is not mentioned: that of the
+    type, or of the installation, applies. See `over`.
+    """
+
+    __slots__ = ()
+
+    @property
+    def late(self) -> float | None:
+        """By how many seconds an occurrence may start late; None means by any number."""
+        return self.get("late")
+
+    @property
+    def longest(self) -> float | None:
+        """How many seconds a run may take; None means any number."""
+        return self.get("longest")
+
+    @property
+    def silent(self) -> float | None:
+        """For how many seconds a schedule may be without a success; None means any number."""
+        return self.get("silent")
+
+    @property
+    def unusual(self) -> float | None:
+        """How many times the usual duration a run may take; None means any number."""
+        return self.get("unusual")
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is expected."""
+        return any(value is not None for value in self.values())
+
+    def over(self, other: "Expectations") -> "Expectations":
+        """These expectations, and those parts of others that these do not mention."""
+        return Expectations({**other, **self})
+
+    def to_json(self) -> dict[str, Any]:
+        """The expectations as a JSON object, which `Expect` reads."""
+        return {name: _plain(value) for name, value in self.items()}
+
+    def __repr__(self) -> str:
+        return repr(self.to_json())
+
+
+NO_EXPECTATIONS = Expectations()
+"""The expectations of a configuration or a row that sets no part, to a value or to off."""
+
+
+class Expect(Parts[Expectations]):
+    """The kind of value of the setting ``expect``: a mapping, or the word off for all parts.
+
+    YAML reads ``off`` as false, so false is accepted, and so is null.
+    """
+
+    description = (
+        "a mapping such as {late: 5m, longest: 1h, silent: 1d, unusual: 3}, in which each part can"
+        " be off; or off"
+    )
+    empty = NO_EXPECTATIONS
+
+    @override
+    def read(self, value: object, context: Context) -> Expectations:
+        if value is False or value == _OFF:
+            return Expectations(dict.fromkeys(PARTS))
+        return super().read(value, context)
+
+    @override
+    def part(self, context: Context, name: object, value: object) -> tuple[str, float | None]:
+        if name not in PARTS:
+            raise InvalidValueError(f"is not a part of expect; these are {', '.join(PARTS)}")
+        if value is None or value is False or value == _OFF:
+            return str(name), None
+        try:
+            return str(name), PARTS[str(name)].read(value, context)
+        except InvalidValueError as error:
+            raise InvalidValueError(f"{error}; or off") from None
+
+
+_EXPECT = Expect()
+_LITERAL = Context({}, Path("/"), literal=True)
+
+
+def read_expectations(value: object) -> Expectations:
+    """Read expectations as `Expectations.to_json` writes them, or as a program gives them."""
+    try:
+        return _EXPECT.read(value, _LITERAL)
+    except InvalidPartsError as error:
+        raise config_error(each._replace(key="expect") for each in error.parts) from None
+    except InvalidValueError as error:
+        raise config_error([Problem(str(error), "expect")]) from None
+
+
+def _plain(value: float | None) -> float | str:
+    """A part as it is stored in the options of a schedule."""
+    if value is None:
+        return _OFF
+    return int(value) if value == int(value) else value
+
+
+# --- hooks: who or what is told about alerts, and how ---------------------------------------
 
 MOST_TRIES = 12
 """The largest number of tries of a delivery. With the pauses between them, they take 6 hours."""
@@ -49,8 +187,6 @@ ON_SETTINGS = ("on_failed", "on_late", "on_lost", "on_recovered")
 
 _MOST_NAMES = 20
 """The most hooks that one setting can name."""
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 # Neither a blank nor a comma, which would separate two addresses; and no option of a program.
 _ADDRESS = MatchingText(
@@ -305,7 +441,7 @@ class HooksKind(Parts[Hooks]):
         if kind == "mail" and (wrong := [*_contradictions(value)]):
             raise InvalidPartsError([Problem(text) for text in wrong])
         hook = _KINDS[kind](**values)
-        _check(hook)
+        _check_hook(hook)
         return name, hook
 
 
@@ -337,11 +473,11 @@ def undefined_hooks(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for setting in ON_SETTINGS:
         for name in values[setting]:
             if name not in hooks:
-                yield setting, _undefined(name, hooks)
+                yield setting, _undefined_hook(name, hooks)
         for type_, own in values["types"].items():
             for name in own.get(setting, ()):
                 if name not in hooks:
-                    yield "types", f"{type_}.{setting}: {_undefined(name, hooks)}"
+                    yield "types", f"{type_}.{setting}: {_undefined_hook(name, hooks)}"
 
 
 def secret_parts(value: object) -> Iterator[object]:
@@ -352,7 +488,7 @@ def secret_parts(value: object) -> Iterator[object]:
             yield from (own[name] for name in ("webhook", "secret", "headers") if name in own)
 
 
-def _undefined(name: str, hooks: Collection[str]) -> str:
+def _undefined_hook(name: str, hooks: Collection[str]) -> str:
     there_are = f"; there are {', '.join(hooks)}" if hooks else ", which is empty"
     return f"names the hook {name}, which is not in hooks{there_are}"
 
@@ -373,7 +509,7 @@ def _contradictions(own: Mapping[Any, object]) -> Iterator[str]:
         yield "would send the password in clear text; set tls to starttls or tls"
 
 
-def _check(hook: Hook) -> None:
+def _check_hook(hook: Hook) -> None:
     """Find contradictions between the fields of a hook."""
     if not isinstance(hook, Webhook):
         return
@@ -383,3 +519,115 @@ def _check(hook: Hook) -> None:
         raise InvalidValueError("needs PagerDuty's routing key; set secret or secret_file to it")
     if hook.template == "ntfy" and not parse(hook.url).path.partition("?")[0].strip("/"):
         raise InvalidValueError("needs the topic at the end of the URL: https://ntfy.sh/TOPIC")
+
+
+# --- pings: checks of a ping server ---------------------------------------------------------
+
+NO_PING = "none"
+"""The value of the setting ``ping`` that means that nothing is pinged."""
+
+KEY = "{key}"
+"""In the path of a URL, this stands for the slug of the schedule's key."""
+
+_LONGEST_SLUG = 100
+_DIGITS = 8
+
+PING_NAME = MatchingText(
+    f"the name of a ping in pings (letters, digits, _, . and -, at most {LONGEST_NAME}), or none",
+    _NAME,
+)
+"""The kind of value of the setting ``ping``."""
+
+
+class Pings(FrozenMapping[str]):
+    """The URLs of pings by their names."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        # Only the names are shown, because the URLs are secrets.
+        return f"<{', '.join(self)}>"
+
+    @property
+    def secrets(self) -> set[str]:
+        """The URLs, and those parts of them that are secret."""
+        found = set[str]()
+        for url in self.values():
+            parts = urlsplit(url)
+            if parts.path != f"/{KEY}":
+                found.add(url.partition(f"/{KEY}")[0])
+            found |= secret_words(url) | urls.secrets(url)
+        return (found | {*map(unquote, found)}) - {""}
+
+
+NO_PINGS = Pings()
+
+
+class PingUrls(Parts[Pings]):
+    """A mapping from names to URLs."""
+
+    description = "a mapping from names to URLs, as in backup: https://hc-ping.com/UUID"
+    empty = NO_PINGS
+
+    @override
+    def part(self, context: Context, name: object, value: object) -> tuple[str, str]:
+        return _read_name(name), _read_url(self.text(value, context))
+
+
+def slug_of(key: str) -> str:
+    """The slug of a schedule's check: lower-case letters, digits, - and _, at most 100.
+
+    Other characters become hyphens. A slug that says less than its key ends with digits that depend
+    on the key, because two schedules must not have the same check.
+    """
+    slug = re.sub("[^a-z0-9_-]+", "-", key.lower()).strip("-")
+    if slug == key.lower() and len(slug) <= _LONGEST_SLUG:
+        return slug
+    digits = f"{stable_hash(key, 16**_DIGITS):0{_DIGITS}x}"
+    return f"{slug[: _LONGEST_SLUG - _DIGITS - 1]}-{digits}".lstrip("-")
+
+
+def undefined_pings(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Find the pings that a configuration names and does not define."""
+    pings: Mapping[str, str] = values["pings"]
+    if values["ping"] not in {NO_PING, *pings}:
+        yield "ping", _undefined_ping(values["ping"], pings)
+    for of_type, own in values["types"].items():
+        name = own.get("ping", NO_PING)
+        if name not in {NO_PING, *pings}:
+            yield "types", f"{safe_name(of_type)}.ping: {_undefined_ping(name, pings)}"
+
+
+def _undefined_ping(name: str, pings: Mapping[str, str]) -> str:
+    there_are = f"there are {', '.join(pings)}" if pings else "there are none"
+    return f"names the ping {safe_name(name)}, which is not in pings; {there_are}"
+
+
+def _read_name(name: object) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name == NO_PING:
+        raise InvalidValueError(
+            "must have a name of letters, digits, _, . and -, at most"
+            f" {LONGEST_NAME} of them, and not none"
+        )
+    return name
+
+
+def _read_url(url: str) -> str:
+    """Check a URL, and return it without a slash at the end of its path."""
+    try:
+        parse(url)
+    except ValueError as error:
+        raise InvalidValueError(str(error)) from None
+    parts = urlsplit(url)
+    if "#" in url:
+        raise InvalidValueError("has a #; remove it and what follows")
+    if "rid=" in parts.query:
+        raise InvalidValueError("has the option rid, which psched adds itself; remove it")
+    path = parts.path.rstrip("/")
+    if not path:
+        raise InvalidValueError("has no path, so it names no check")
+    if re.search("[{}]", url.replace(f"/{KEY}", "", 1)) or (
+        KEY in path and not path.endswith(f"/{KEY}")
+    ):
+        raise InvalidValueError(f"has a brace; only {KEY} can stand in it, at the end of its path")
+    return parts._replace(path=path).geturl()
