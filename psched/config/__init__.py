@@ -4,12 +4,10 @@ Read `settings` first: it declares all settings. A value passes through these mo
 
 1. `reader` chooses the file and the section in the file. `document` reads the file's YAML, and the
    line number of each key.
-2. `checking` reads each value with the `Kind` of its setting. `kinds` defines most of them, `urls`
-   (with `redis_urls`) and the modules in `monitoring` the others. `references` expands ``${VAR}``.
+2. `reader` then reads each value with the `Kind` of its setting. `kinds` defines most kinds, `urls`
+   and `monitoring` the others. `references` expands ``${VAR}``.
 3. `rules` derives some settings from others, and finds contradictions between settings.
 4. `problems` reports all problems in one error.
-
-`tls` converts the settings for encryption to a `Tls` object.
 """
 
 from psched.config.reader import Files, from_mapping, load, raw_settings, read_raw

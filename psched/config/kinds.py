@@ -24,7 +24,6 @@ from psched.base.quantities import QUANTITIES
 from psched.config import references
 from psched.config.problems import InvalidPartsError, InvalidValueError, Problem
 from psched.config.references import Context
-from psched.config.store_kinds import STORE_KINDS
 from psched.triggers.zone import zone_names
 
 V = TypeVar("V")
@@ -286,18 +285,10 @@ def _field_name(text: str, _context: Context) -> str | None:
     return None if not name or set(name) & set(",;:=\"'[]{}") else name
 
 
-def _store_type(text: str, _context: Context) -> str | None:
-    return text if text in STORE_KINDS or re.fullmatch(r"\w[\w.]*:\w+", text) else None
-
-
 SECRET = Text("a text")
 ZONE_NAME = Text(
     "the name of a timezone, such as UTC or Europe/Berlin",
     lambda text, _context: text if text in zone_names() else None,
-)
-STORE_TYPE = Text(
-    f"{', '.join(STORE_KINDS)}, or module:Class, the import path of a store of your own",
-    _store_type,
 )
 # Paths are made absolute, because a daemon changes its current folder.
 FILE = Text("the path of a file", lambda text, context: context.absolute(text))

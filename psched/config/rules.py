@@ -7,12 +7,12 @@ from typing import Any
 
 from psched.base import lease_times
 from psched.base.quantities import format_duration
-from psched.config import tls, urls
+from psched.config import urls
 from psched.config.kinds import read_password
 from psched.config.monitoring import NO_EXPECTATIONS, ON_SETTINGS, undefined_hooks, undefined_pings
 from psched.config.problems import InvalidValueError, safe_name
-from psched.config.redis_urls import FORMS, PORT, Address, is_redis
 from psched.config.references import Context
+from psched.config.urls import REDIS_FORMS, REDIS_PORT, RedisAddress, is_redis
 
 _URL_PARTS = ("host", "port", "db", "path", "password")
 """Settings that together replace the url of a Redis server. They have the same names as in the
@@ -174,11 +174,13 @@ def _was_given_as_url(values: Mapping[str, Any]) -> bool:
     return bool(url != _address(values).url)
 
 
-def _address(values: Mapping[str, Any]) -> Address:
+def _address(values: Mapping[str, Any]) -> RedisAddress:
     place: dict[str, Any] = {"db": values["db"] or 0, "password": values["password"]}
     if values["path"] is not None:
-        return Address(path=str(values["path"]), **place)
-    return Address(hosts=((values["host"] or "localhost", values["port"] or PORT),), **place)
+        return RedisAddress(path=str(values["path"]), **place)
+    return RedisAddress(
+        hosts=((values["host"] or "localhost", values["port"] or REDIS_PORT),), **place
+    )
 
 
 def _missing(
@@ -220,7 +222,9 @@ def _check_type(values: Mapping[str, Any]) -> None:
     if (values["type"] == "redis") != is_redis(values["url"]):
         if is_redis(values["url"]):
             raise InvalidValueError("must be redis with such a url; you can leave it out")
-        raise InvalidValueError(f"redis needs a url of the form {FORMS}, or host, port, db, path")
+        raise InvalidValueError(
+            f"redis needs a url of the form {REDIS_FORMS}, or host, port, db, path"
+        )
 
 
 def _check_url_part(name: str, values: Mapping[str, Any]) -> None:
@@ -269,7 +273,7 @@ def _check_verify(values: Mapping[str, Any]) -> None:
 
 def _check_tls_options(values: Mapping[str, Any]) -> None:
     options = urls.tls_options(values["url"])
-    if tls.tls_of(values) is not None:
+    if urls.tls_of(values) is not None:
         if reason := urls.why_without_tls(values["url"]):
             raise InvalidValueError(f"{reason}; remove the settings {_tls_settings(values)}")
         if options:
@@ -288,7 +292,7 @@ def _check_tls_options(values: Mapping[str, Any]) -> None:
 
 
 def _tls_settings(values: Mapping[str, Any]) -> str:
-    return ", ".join(name for name in tls.SETTINGS if values[name])
+    return ", ".join(name for name in urls.TLS_SETTINGS if values[name])
 
 
 def _check_margin(values: Mapping[str, Any]) -> None:

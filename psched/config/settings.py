@@ -11,12 +11,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, NamedTuple, get_args, get_type_hints
 
 from psched.base import file_rights, lease_times
 from psched.base.compression import LARGEST
 from psched.base.log_lines import FORMATS
-from psched.config import redis_urls, references, urls
+from psched.config import references, urls
 from psched.config.kinds import (
     FIELD_NAMES,
     FILE,
@@ -26,7 +27,6 @@ from psched.config.kinds import (
     NO_OPTIONS,
     NO_TYPES,
     SECRET,
-    STORE_TYPE,
     ZONE_NAME,
     Choice,
     Command,
@@ -42,6 +42,7 @@ from psched.config.kinds import (
     Programs,
     RawValue,
     StoreOptions,
+    Text,
     Types,
     names,
 )
@@ -61,8 +62,54 @@ from psched.config.monitoring import (
 )
 from psched.config.references import Context
 from psched.config.rules import automatic_processors
-from psched.config.store_kinds import STORE_KINDS, USERS_OWN, StoreKind
-from psched.config.tls import VERIFY, Tls, tls_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreKind:
+    """A kind of store.
+
+    Attributes:
+        class_path: the import path ``module:Class`` of the store class, which `psched.stores` then
+            loads like a user's own store class. None if `psched.stores` imports the class itself,
+            or if the setting ``type`` is the import path.
+        cron_reading: how cron lines are interpreted, ``crontab`` or ``perfectsched``; see
+            `psched.triggers.cron.parse_cron`.
+        new_trigger_starts_at_cursor: where a new trigger starts if a schedule's trigger is changed
+            while its task runs. True: after the scheduled time of the occurrence that runs. False:
+            at the time at which the task ends.
+        keeps_status: whether rows have a status. In a store without it, schedules cannot be
+            cancelled, and ended rows are not kept.
+        keeps_options: whether a row can store settings of its own, and a label.
+    """
+
+    class_path: str | None = None
+    cron_reading: str = "crontab"
+    new_trigger_starts_at_cursor: bool = False
+    keeps_status: bool = True
+    keeps_options: bool = True
+
+
+STORE_KINDS: Mapping[str, StoreKind] = MappingProxyType(
+    {
+        "rdb": StoreKind(),
+        "rdb_compat": StoreKind(
+            class_path="psched.contrib.perfectsched.store.store:PerfectSchedStore",
+            cron_reading="perfectsched",
+            new_trigger_starts_at_cursor=True,
+            keeps_status=False,
+            keeps_options=False,
+        ),
+        "redis": StoreKind(),
+    }
+)
+"""The kinds of store by their names. Each name is a value of the setting ``type``.
+
+The store class of ``rdb_compat`` is given by its import path, because no package imports it.
+"""
+
+USERS_OWN = StoreKind()
+"""The kind of every store class that a user has written. For such a class, the setting ``type`` is
+its import path."""
 
 
 class Setting(NamedTuple):
@@ -94,6 +141,12 @@ def secrets_among(options: Mapping[str, object]) -> set[str]:
     return found
 
 
+_STORE_TYPE = Text(
+    f"{', '.join(STORE_KINDS)}, or module:Class, the import path of a store of your own",
+    lambda text, _context: (
+        text if text in STORE_KINDS or re.fullmatch(r"\w[\w.]*:\w+", text) else None
+    ),
+)
 _TABLE_NAME = MatchingText(
     "a name of letters, digits and _ that begins with no digit and has at most 48 of them",
     re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}"),
@@ -142,7 +195,7 @@ class Config:
     withheld: frozenset[str] = field(default=frozenset(), compare=False)
     url_is_default: bool = field(default=False, compare=False)
 
-    type: Annotated[str, STORE_TYPE] = "rdb"
+    type: Annotated[str, _STORE_TYPE] = "rdb"
     """Kind of store; with a Redis url you can leave it out.
     - `rdb`: a relational database, with a table of psched's own: SQLite, PostgreSQL, MySQL, MariaDB
     - `rdb_compat`: PerfectSched's table, shared with PerfectSched's workers: see [another
@@ -186,7 +239,7 @@ class Config:
     mysql://psched:${PSCHED_DB_PASSWORD}@db.example.com/psched`
     """
 
-    host: Annotated[str | None, redis_urls.HOST] = None
+    host: Annotated[str | None, urls.REDIS_HOST_NAME] = None
     """Host of the Redis server, if no url is set; by default localhost. Instead of a url you can
     set type redis and the host, port, db, password and path. Example: `host: redis.example.com`"""
 
@@ -235,7 +288,7 @@ class Config:
     and is refused if everybody on this host may read it. Example: `ssl_key:
     /etc/psched/client.key`"""
 
-    ssl_verify: Annotated[str | None, Choice(*VERIFY)] = None
+    ssl_verify: Annotated[str | None, Choice(*urls.TLS_VERIFY)] = None
     """What is checked of the server.
     - `full`: its certificate, and that it is for the host in the url; the default with `ssl_ca`
     - `ca`: its certificate, which may be for any host
@@ -736,9 +789,9 @@ class Config:
         return not is_left and allowed is not False
 
     @property
-    def tls(self) -> Tls | None:
+    def tls(self) -> urls.Tls | None:
         """How connections are encrypted; None if no setting requires TLS."""
-        return tls_of({name: getattr(self, name) for name in SETTINGS})
+        return urls.tls_of({name: getattr(self, name) for name in SETTINGS})
 
     @property
     def safe_url(self) -> str:
@@ -776,7 +829,7 @@ class Config:
             ConfigError: a setting is unknown, a value is invalid, or the new settings contradict
                 each other.
         """
-        from psched.config.checking import check  # noqa: PLC0415  # it imports this module
+        from psched.config.reader import check  # noqa: PLC0415  # it imports this module
 
         context = Context({}, cwd and cwd.absolute(), literal=True)
         given = {name: RawValue(value) for name, value in changes.items()}

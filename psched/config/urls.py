@@ -1,21 +1,34 @@
-"""Database urls: this module converts the forms that users write to the form of SQLAlchemy.
+"""The urls of stores, in the forms that users write and that stores read; and their encryption.
 
-In a converted url, the user and password contain none of the characters that separate the parts of
-a url. So no parser can mistake a part of the password for a host or port, and then show this part
-in an error.
+A database's url is converted to the form of SQLAlchemy. In a converted url, the user and password
+contain none of the characters that separate the parts of a url. So no parser can mistake a part of
+the password for a host or port, and then show this part in an error. `RedisAddress` is a Redis url,
+taken apart:
+
+==========================================  ==================================================
+``redis://USER:PASSWORD@HOST:PORT/DB``      a server; only the host is required
+``rediss://…``                              a server, with TLS
+``unix://USER:PASSWORD@/PATH?db=DB``        a server on this host, through its socket
+``redis+sentinel://…@HOST,HOST/NAME/DB``    the primary that these Sentinels report
+                                            (``rediss+sentinel://``: with TLS)
+==========================================  ==================================================
+
+The settings for TLS (encrypted connections) are combined in one `Tls` object.
 """
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote, unquote_plus
 
 from typing_extensions import override
 
 from psched.base.stable_hash import stable_hash
-from psched.config import redis_urls, references
-from psched.config.kinds import Kind
+from psched.config import references
+from psched.config.kinds import Kind, MatchingText
 from psched.config.problems import InvalidValueError
 from psched.config.references import Context
 
@@ -99,8 +112,8 @@ class Url(Kind):
         url = self.text(value, context, encode=encode)
         if url.lower() in {MEMORY, f"{MEMORY}//"}:
             return MEMORY
-        if redis_urls.is_redis(url):
-            return redis_urls.parse(url).url
+        if is_redis(url):
+            return redis_address(url).url
         scheme, divider, rest = url.partition("://")
         parts = _SCHEME.fullmatch(scheme.lower())
         if not divider or not parts:
@@ -210,16 +223,21 @@ def secret_variables(url: str) -> set[str]:
 
 def with_password(url: str, password: str) -> str:
     """Return a url with a password added."""
-    if redis_urls.is_redis(url):
-        return redis_urls.with_password(url, password)
     scheme, divider, rest = url.partition("://")
     login, at, place = rest.rpartition("@")
     if scheme.startswith("sqlite") or url == MEMORY:
         raise InvalidValueError("is of no use: the url names an SQLite file, which has no password")
-    if ":" in login or _PASSWORD_OPTION.search(place):
+    address = redis_address(url) if is_redis(url) else None
+    if address is not None:
+        has_one = address.password is not None
+    else:
+        has_one = ":" in login or _PASSWORD_OPTION.search(place) is not None
+    if has_one:
         raise InvalidValueError(
             "is of no use: the url has a password already; remove one of the two"
         )
+    if address is not None:
+        return replace(address, password=password).url
     if not at:
         raise InvalidValueError("needs a user in the url, as in mysql://USER@HOST/DATABASE")
     return f"{scheme}{divider}{login}:{quote(password, safe='')}@{place}"
@@ -227,8 +245,8 @@ def with_password(url: str, password: str) -> str:
 
 def without_password(url: str) -> str:
     """Return a url without its password: the reverse of `with_password`."""
-    if redis_urls.is_redis(url):
-        return redis_urls.without_password(url)
+    if is_redis(url):
+        return replace(redis_address(url), password=None).url
     scheme, divider, rest = url.partition("://")
     login, at, place = rest.rpartition("@")
     return f"{scheme}{divider}{login.partition(':')[0]}{at}{place}"
@@ -253,7 +271,7 @@ def why_without_tls(url: str) -> str | None:
     scheme = url.partition("://")[0]
     if scheme == "unix":
         return "is a socket of this host, which has no connection to encrypt"
-    if scheme in _TLS_OPTIONS or redis_urls.is_redis(url):
+    if scheme in _TLS_OPTIONS or is_redis(url):
         return None
     if scheme.startswith("sqlite") or url == MEMORY:
         return "is an SQLite file, which has no connection to encrypt"
@@ -338,3 +356,190 @@ def _state_home(environ: Mapping[str, str]) -> Path:
         "is not set, and neither STATE_DIRECTORY nor XDG_STATE_HOME nor HOME names a folder for"
         " an SQLite file; set url"
     )
+
+
+# --- Redis ----------------------------------------------------------------------------------
+
+
+_REDIS = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
+
+REDIS_HOST_NAME = MatchingText("the name or address of a host", re.compile(r"[^\s,/?#@\[\]]+"))
+
+REDIS_PORT = 6379
+_SENTINEL_PORT = 26379
+
+_LARGEST_PORT = 65_535
+
+REDIS_FORMS = (
+    "redis://USER:PASSWORD@HOST:PORT/DB, rediss://…, unix:///PATH?db=DB or"
+    " redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB"
+)
+_REDIS_HOST = re.compile(
+    r"(?P<name> \[ [^],/?\#\s]+ \] | [^],:/?\#\s[]+ ) (?: : (?P<port>\d+) )?", re.VERBOSE
+)
+_REDIS_OPTIONS = {
+    "unix": {"db"},
+    "sentinel": {"sentinel_user", "sentinel_password"},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisAddress:
+    """The address of a Redis server, and the user and password for it."""
+
+    hosts: tuple[tuple[str, int], ...] = ()  # of the server, or of each Sentinel
+    path: str | None = None  # the socket, instead of hosts
+    service: str | None = None  # the name under which the Sentinels know the server
+    db: int = 0
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    sentinel_user: str | None = None
+    sentinel_password: str | None = field(default=None, repr=False)
+    encrypted: bool = False
+
+    @property
+    def url(self) -> str:
+        """The url in its normal form. It contains all passwords, so messages must not show it."""
+        login = "" if self.user is None else quote(self.user, safe="")
+        if self.password is not None:
+            login += f":{quote(self.password, safe='')}"
+        at = f"{login}@" if login else ""
+        if self.path is not None:
+            return f"unix://{at}{quote(self.path, safe='/:')}" + (f"?db={self.db}" * (self.db > 0))
+        places = ",".join(f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in self.hosts)
+        scheme = "rediss" if self.encrypted else "redis"
+        if self.service is None:
+            return f"{scheme}://{at}{places}/{self.db}"
+        secrets = {"user": self.sentinel_user, "password": self.sentinel_password}
+        options = "&".join(
+            f"sentinel_{name}={quote(value, safe='')}" for name, value in secrets.items() if value
+        )
+        path = f"{quote(self.service, safe='')}/{self.db}"
+        return f"{scheme}+sentinel://{at}{places}/{path}" + (f"?{options}" if options else "")
+
+
+def is_redis(url: str | None) -> bool:
+    """Whether a url is that of a Redis server; False for None."""
+    return url is not None and url.partition("://")[0].lower() in _REDIS
+
+
+def redis_address(url: str) -> RedisAddress:
+    """Parse a Redis url."""
+    scheme, _, rest = url.partition("://")
+    scheme = scheme.lower()
+    login, at, place = rest.rpartition("@")
+    place, _, query = place.partition("?")
+    if scheme == "unix" and not place.startswith("/"):
+        raise InvalidValueError(f"must be {REDIS_FORMS}; a socket's path begins with a slash")
+    if re.search("[/?#]", login) and scheme != "unix":
+        raise InvalidValueError(
+            "has a / ? or # before its last @; in a user or password write %2F %3F %23 for them,"
+            " and anywhere else %40 for @"
+        )
+    kind = "unix" if scheme == "unix" else "sentinel" if scheme.endswith("+sentinel") else ""
+    options = _redis_options(query, _REDIS_OPTIONS.get(kind, set()))
+    user, colon, password = login.partition(":")
+    address = RedisAddress(
+        user=unquote(user) or None if at else None,
+        password=unquote(password) if colon else None,
+        encrypted=scheme.startswith("rediss"),
+    )
+    if kind == "unix":
+        return replace(address, path=unquote(place), db=_redis_db(options.get("db", "")))
+    hosts, _, path = place.partition("/")
+    if not kind:
+        if "," in hosts:
+            raise InvalidValueError(
+                "names several hosts; if they are Sentinels, write redis+sentinel://HOST,HOST/NAME"
+            )
+        return replace(address, hosts=(_redis_host(hosts, REDIS_PORT),), db=_redis_db(path))
+    service, _, db = path.partition("/")
+    if not service:
+        raise InvalidValueError(
+            "needs the name under which the Sentinels know the server, as in"
+            " redis+sentinel://HOST:PORT,HOST:PORT/mymaster/0"
+        )
+    return replace(
+        address,
+        hosts=tuple(_redis_host(each, _SENTINEL_PORT) for each in hosts.split(",")),
+        service=unquote(service),
+        db=_redis_db(db),
+        sentinel_user=options.get("sentinel_user"),
+        sentinel_password=options.get("sentinel_password"),
+    )
+
+
+def _redis_options(query: str, known: Collection[str]) -> dict[str, str]:
+    options = {}
+    for option in query.split("&") if query else ():
+        name, _, value = option.partition("=")
+        if name not in known:
+            there_are = f"; there are {', '.join(sorted(known))}" if known else ""
+            raise InvalidValueError(f"has an unknown option after its question mark{there_are}")
+        options[name] = unquote_plus(value)
+    return options
+
+
+def _redis_host(name: str, default: int) -> tuple[str, int]:
+    found = _REDIS_HOST.fullmatch(name)
+    port = int(found["port"] or default) if found else 0
+    if not found or not 0 < port <= _LARGEST_PORT:
+        raise InvalidValueError(f"must be {REDIS_FORMS}")
+    return found["name"].strip("[]"), port
+
+
+def _redis_db(number: str) -> int:
+    if not re.fullmatch(r"\d{0,6}", number):
+        raise InvalidValueError("must end in the number of a database, as in redis://HOST:PORT/0")
+    return int(number or 0)
+
+
+# --- TLS ------------------------------------------------------------------------------------
+
+
+TLS_SETTINGS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify")
+"""The names of the settings for TLS."""
+
+TLS_VERIFY = ("full", "ca", "none")
+"""The values of the setting ``ssl_verify``. They select what psched checks when it connects to a
+server: the server's certificate and name (``full``), only the certificate (``ca``), or nothing
+(``none``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """How a connection is encrypted; the fields are the settings ``ssl_…``."""
+
+    verify: str
+    ca: Path | None  # None only if nothing is verified
+    cert: Path | None
+    key: Path | None
+
+    @property
+    def checklist(self) -> str:
+        """What the operator can check if psched cannot connect, as questions for an error text."""
+        questions = ["Does the server offer TLS"]
+        match self.verify:
+            case "full":
+                questions.append(
+                    "is its certificate in date, by the authority in ssl_ca, and for this host's"
+                    " name (ssl_verify: ca accepts any name)"
+                )
+            case "ca":
+                questions.append("is its certificate in date and by the authority in ssl_ca")
+        if self.cert is None:
+            questions.append("does it want a client's certificate (set ssl_cert and ssl_key)")
+        else:
+            questions.append("does it accept the one in ssl_cert")
+        return ", ".join(questions) + "?"
+
+
+def tls_of(values: Mapping[str, Any]) -> Tls | None:
+    """Convert valid settings to a `Tls` object.
+
+    Return None if no setting requires TLS. Then the options in the url decide whether a connection
+    is encrypted, or else the default of the database driver.
+    """
+    given = {name: values[f"ssl_{name}"] for name in ("ca", "cert", "key")}
+    verify = values["ssl_verify"] or ("full" if given["ca"] else None)
+    return None if verify is None else Tls(verify=verify, **given)

@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 
-from psched.config.tls import Tls
+from psched.config.urls import Tls
 
 _FIXES = {
     errno.ECONNREFUSED: "start the server, or correct host and port in url",

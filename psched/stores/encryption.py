@@ -3,7 +3,7 @@
 import ssl
 from typing import NoReturn
 
-from psched.config.tls import Tls
+from psched.config.urls import Tls
 
 
 def ssl_context(tls: Tls) -> ssl.SSLContext:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Self
 
 from psched.config import Config
-from psched.config.tls import Tls
+from psched.config.urls import Tls
 from psched.core.definition import history_setting
 from psched.core.model import Row
 
@@ -17,7 +17,7 @@ class StoreParameters:
 
     Attributes:
         url: the address of the store: a database URL in SQLAlchemy's form, or a URL that
-            `psched.config.redis_urls` parses.
+            `psched.config.urls.redis_address` parses.
         table: the name of the table, which is a plain identifier; in Redis, all keys begin with
             this name in braces.
         timeout: the longest wait for an answer of the server, in seconds.

@@ -21,7 +21,7 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
-from psched.config.tls import Tls
+from psched.config.urls import Tls
 from psched.core.model import FINISHED, QUARANTINED, Finish, Row, Settlement
 from psched.core.policy import Run, after_claim, after_run
 from psched.core.selection import selection_of

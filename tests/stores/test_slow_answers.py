@@ -6,7 +6,7 @@ import pytest
 
 from psched.base.clock import SystemClock
 from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
-from psched.config.tls import Tls
+from psched.config.urls import Tls
 from psched.core.model import Row
 from support.proxy import Proxy
 from support.stores import make_store

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from psched.base.clock import SystemClock
 from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.config.redis_urls import is_redis
+from psched.config.urls import is_redis
 from psched.core.columns import parse_payload
 from psched.core.model import Decision, Finish, Quarantine, Row
 from psched.stores.parameters import StoreParameters

@@ -22,7 +22,7 @@ from psched.config.kinds import EVERYWHERE, Choice, Flag, Networks, Programs, Ty
 from psched.config.monitoring import PARTS, Expect
 from psched.config.reference import json_schema, summary, texts
 from psched.config.settings import OF_A_TYPE
-from psched.config.tls import Tls
+from psched.config.urls import Tls
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "etc" / "psched.yml.example"

@@ -31,8 +31,7 @@ from psched.base.errors import (
     StoreUnavailableError,
     UnknownOutcomeError,
 )
-from psched.config.redis_urls import Address
-from psched.config.tls import Tls
+from psched.config.urls import RedisAddress, Tls
 from psched.core.catchup import iso
 from psched.stores import encryption
 from psched.stores.connection_advice import network_fix
@@ -96,7 +95,7 @@ class Connector:
 
     def __init__(
         self,
-        address: Address,
+        address: RedisAddress,
         *,
         table: str,
         timeout: float,

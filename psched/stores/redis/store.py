@@ -17,7 +17,7 @@ from psched.base.errors import (
     StoreUnavailableError,
     UnknownOutcomeError,
 )
-from psched.config import redis_urls
+from psched.config.urls import redis_address
 from psched.core.attempts import WORKER_DIED
 from psched.core.history.recording import lost_record
 from psched.core.history.records import GONE_AFTER, RunRecord, WorkerRecord
@@ -75,7 +75,7 @@ class RedisStore(Store):
     def __init__(self, parameters: StoreParameters, *, clock: Clock) -> None:
         self._connect = partial(
             Connector,
-            redis_urls.parse(parameters.url),
+            redis_address(parameters.url),
             table=parameters.table,
             timeout=parameters.timeout,
             clock=clock,

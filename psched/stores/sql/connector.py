@@ -31,7 +31,7 @@ from psched.base.errors import (
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.config import urls
-from psched.config.tls import Tls
+from psched.config.urls import Tls
 from psched.stores import connection_advice, deadline_socket
 from psched.stores.deadline_socket import Budget
 from psched.stores.forks import FileOwnership, Ownership

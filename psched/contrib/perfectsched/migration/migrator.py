@@ -23,7 +23,7 @@ from psched.base.errors import (
 )
 from psched.base.retry import retry_while_unavailable, send_once
 from psched.client.auditor import Auditor, this_process
-from psched.config import Config, tls, urls
+from psched.config import Config, urls
 from psched.contrib.perfectsched.migration.source_systems import (
     NOT_ENFORCED,
     OldRow,
@@ -387,12 +387,12 @@ def _for_old_database(settings: Config, url: str) -> Config:
     encryption, the settings about encryption apply, because otherwise a forgotten option would send
     the password to an unverified server.
     """
-    encryption = {name: getattr(settings, name) for name in tls.SETTINGS}
+    encryption = {name: getattr(settings, name) for name in urls.TLS_SETTINGS}
     plain = settings.with_settings(
         url=urls.from_sequel(url),
         password_file=None,
         claim_strategy="auto",
-        **dict.fromkeys(tls.SETTINGS),
+        **dict.fromkeys(urls.TLS_SETTINGS),
     )
     if plain.url.startswith("sqlite") or urls.tls_options(plain.url):
         return plain

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
 from psched.base.compression import ColumnForm
-from psched.config.tls import Tls
+from psched.config.urls import Tls
 from psched.stores.deadline_socket import Budget
 from psched.stores.sql.errors import ErrorKind
 

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from psched.config.tls import Tls
+from psched.config.urls import Tls
 from psched.stores import deadline_socket, encryption
 from psched.stores.deadline_socket import Budget
 from psched.stores.sql import raw_execute

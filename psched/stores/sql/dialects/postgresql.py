@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from psched.base.compression import in_base64
-from psched.config.tls import Tls
+from psched.config.urls import Tls
 from psched.stores import deadline_socket
 from psched.stores.deadline_socket import Budget
 from psched.stores.sql import raw_execute

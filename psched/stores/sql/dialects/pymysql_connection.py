@@ -7,7 +7,7 @@ import pymysql
 from pymysql.connections import Connection
 from typing_extensions import override
 
-from psched.config.tls import Tls
+from psched.config.urls import Tls
 from psched.stores import encryption
 
 _UNCHECKED = Tls(verify="none", ca=None, cert=None, key=None)

@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL
 
 from psched.base import regular_files
 from psched.base.errors import MissingDatabaseError, StoreError
-from psched.config.tls import Tls
+from psched.config.urls import Tls
 from psched.stores.sql.dialects.dialect import Dialect, ServerInfo
 from psched.stores.sql.errors import ErrorKind
 
