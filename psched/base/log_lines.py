@@ -17,9 +17,6 @@ COPIED = b"\x1epsched\x1e"
 """Stands before each line of `Log.copies_to`, to tell that the line is in the log, too. The
 collector removes it. Other programs print the character 0x1e alone, see RFC 7464."""
 
-FORMATS = ("text", "json")
-"""The values of the setting ``log_format``."""
-
 _DEBUG, _INFO, _WARNING, _ERROR, _CRITICAL = 7, 6, 4, 3, 2
 """Priorities of syslog(3), which the journal uses."""
 

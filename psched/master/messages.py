@@ -7,7 +7,6 @@ receives the status document.
 
 from collections.abc import Mapping
 
-from psched.base.log_lines import FORMATS
 from psched.process.message_shapes import (
     LONGEST_TIME,
     Check,
@@ -63,7 +62,7 @@ SETTINGS = record(
     graceful_timeout=number(),
     graceful_kill_limit=number(),
     log_level=one_of("debug", "info", "warning", "error"),
-    log_format=one_of(*FORMATS),
+    log_format=one_of("text", "json"),
     cgroup=one_of("auto", "on", "off"),
     wake=one_of("local", "notify", "off"),
     log=maybe(text(4096)),

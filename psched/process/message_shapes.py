@@ -7,8 +7,7 @@ can add fields to the messages that it sends to an older version.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from psched.base.texts import LONGEST_BRIEF
 
@@ -26,8 +25,7 @@ _LONGEST_LINE = 1100
 """The most characters of a text such as a key, a type or a log line in a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shapes:
+class Shapes(NamedTuple):
     """The messages that one side of a link accepts.
 
     Attributes:

@@ -1,6 +1,5 @@
 """Tests of when a master is ready: the judgement, and the facts that workers and masters tell."""
 
-from dataclasses import replace
 from signal import SIGHUP, SIGTERM, SIGWINCH
 
 import pytest
@@ -13,13 +12,13 @@ from psched.testing import MasterDriver
 from support.driven import driven_host
 
 IDLE = WorkerFacts(claims=True, silent_for=1, store_away=None, is_full=False, waited=0, claim_age=1)
-FULL = replace(IDLE, is_full=True, claim_age=9999)
-LATE = replace(FULL, waited=301)
-AWAY = replace(IDLE, store_away="it refuses connections")
-HANGS = replace(IDLE, silent_for=31, claim_age=32)
-STUCK = replace(IDLE, claim_age=31)
-FORKLESS = replace(FULL, claim_age=1, no_fork="the fork server does not answer")
-LEAVES = replace(IDLE, claims=False)
+FULL = IDLE._replace(is_full=True, claim_age=9999)
+LATE = FULL._replace(waited=301)
+AWAY = IDLE._replace(store_away="it refuses connections")
+HANGS = IDLE._replace(silent_for=31, claim_age=32)
+STUCK = IDLE._replace(claim_age=31)
+FORKLESS = FULL._replace(claim_age=1, no_fork="the fork server does not answer")
+LEAVES = IDLE._replace(claims=False)
 
 
 def judged(*workers, phase="serving", **limits):
@@ -30,16 +29,16 @@ def judged(*workers, phase="serving", **limits):
     "workers",
     [
         [IDLE],
-        [replace(IDLE, claim_age=30)],
+        [IDLE._replace(claim_age=30)],
         [FULL],
-        [replace(LATE, waited=300)],
+        [LATE._replace(waited=300)],
         [AWAY, IDLE],
         [FORKLESS, FULL],
         [HANGS, STUCK, LEAVES, IDLE],
         # A worker with a free slot claims what the other one has counted.
         [LATE, IDLE],
         [LATE, FULL],
-        [replace(LATE, silent_for=31), FULL],
+        [LATE._replace(silent_for=31), FULL],
     ],
 )
 @pytest.mark.parametrize("phase", ["serving", "reloading", "a phase of a later version"])
@@ -53,15 +52,15 @@ def test_one_worker_that_could_claim_lately_is_enough(workers, phase):
         ([], "no worker is ready to claim tasks"),
         ([LEAVES], "no worker is ready to claim tasks"),
         ([AWAY], "the database cannot be used: it refuses connections"),
-        ([replace(FULL, store_away="x")], "the database cannot be used: x"),
+        ([FULL._replace(store_away="x")], "the database cannot be used: x"),
         ([HANGS, LEAVES], "the workers have been silent for 31.0 s"),
         ([FORKLESS], "no process can be forked: the fork server does not answer"),
-        ([replace(FULL, silent_for=31)], "the workers have been silent for 31.0 s"),
+        ([FULL._replace(silent_for=31)], "the workers have been silent for 31.0 s"),
         ([STUCK], "no search for due tasks was answered for 31.0 s"),
-        ([replace(IDLE, claim_age=None)], "no search for due tasks was answered yet"),
+        ([IDLE._replace(claim_age=None)], "no search for due tasks was answered yet"),
         # The free slots of a worker that hangs are of no use.
         ([LATE, HANGS], "a due task has waited for a free slot for 5.0 min"),
-        ([LATE, replace(LATE, waited=9999)], "a due task has waited for a free slot for 5.0 min"),
+        ([LATE, LATE._replace(waited=9999)], "a due task has waited for a free slot for 5.0 min"),
     ],
 )
 def test_the_reason_is_told(workers, reason):
@@ -76,15 +75,15 @@ def test_a_master_that_claims_nothing_is_not_ready_whatever_its_workers_say(phas
 def test_a_master_that_waits_for_its_database_says_why():
     reason = "the master is starting: no worker has searched for due tasks yet"
     assert judged(AWAY, phase="starting") == f"{reason}; it refuses connections"
-    assert judged(replace(IDLE, claims=False), phase="starting") == reason
+    assert judged(IDLE._replace(claims=False), phase="starting") == reason
 
 
 def test_the_limits_are_the_callers():
-    assert judged(replace(IDLE, claim_age=3), claims_within=2) is not None
-    assert judged(replace(FULL, silent_for=3), claims_within=2) is not None
+    assert judged(IDLE._replace(claim_age=3), claims_within=2) is not None
+    assert judged(FULL._replace(silent_for=3), claims_within=2) is not None
     assert judged(STUCK, claims_within=60) is None
     assert judged(LATE, late_within=400) is None
-    assert judged(replace(LATE, waited=3), late_within=2) is not None
+    assert judged(LATE._replace(waited=3), late_within=2) is not None
 
 
 def test_workers_that_search_rarely_are_given_more_time():

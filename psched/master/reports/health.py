@@ -5,17 +5,12 @@ needs a proof: the store has answered a claim lately. An empty answer is a proof
 without due rows is ready, and one all of whose rows are paused by rules.
 """
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from math import floor
 from typing import Any, NamedTuple, Self
 
-from psched.base.clock import Clock
 from psched.base.quantities import format_duration
-
-_log = logging.getLogger("psched.master")
 
 MOST_DUE = 100  # a worker counts at most this many due rows, so that the count is cheap
 
@@ -69,29 +64,6 @@ def total(loads: Iterable[Load]) -> Load:
     )
 
 
-class LoadLog:
-    """Logs when due rows begin to wait for a slot, and when this ends."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._since: float | None = None
-        self._latest = 0.0
-
-    def note(self, load: Load, unable: Sequence[str] = ()) -> None:
-        """Note the load of all workers; log the beginning or the end of an episode."""
-        now = self._clock.monotonic()
-        if load.due and self._since is None and not load.free:
-            self._since, self._latest = now, 0.0
-            why = "raise concurrency or processors"
-            why = f"no process can be forked: {unable[0]}" if unable else why
-            _log.warning("%s, no free slot: %s", load.waiting, why)
-        elif not load.due and self._since is not None:
-            text = "no due row waits for a slot any more, after %.0f s; the oldest was %d s late"
-            _log.info(text, now - self._since, self._latest)
-            self._since = None
-        self._latest = max(self._latest, load.late)
-
-
 class MasterState(Enum):
     """What a master is doing."""
 
@@ -130,8 +102,7 @@ class Limits(NamedTuple):
         return cls(claims_within=max(30.0, 2 * poll_interval))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerFacts:
+class WorkerFacts(NamedTuple):
     """What a master knows about one of its workers."""
 
     claims: bool  # whether the worker may claim rows: it neither starts, nor leaves
@@ -147,8 +118,7 @@ class WorkerFacts:
     no_fork: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(NamedTuple):
     """What a master knows about itself; see `facts_in`."""
 
     phase: str  # the value of its `MasterState`

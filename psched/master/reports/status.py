@@ -1,5 +1,6 @@
 """Publishes a master's state: as process title, to the service manager and to ``psched status``."""
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -9,13 +10,15 @@ from psched.base.clock import Clock
 from psched.base.texts import brief
 from psched.master.kept_socket import CHECK_INTERVAL
 from psched.master.monitor_child import MonitorKeeper
-from psched.master.reports.health import Load, LoadLog, MasterState, total
+from psched.master.reports.health import Load, MasterState, total
 from psched.master.reports.output_relay import OutputRelay
 from psched.master.reports.sd_notify import Notifier, microseconds
 from psched.master.reports.status_socket import StatusSocket
 from psched.master.worker_child import WorkerChild
 from psched.master.workers import Workers
 from psched.process.signals import Waitable
+
+_log = logging.getLogger("psched.master")
 
 _REPORT_TIMEOUT = 1.0
 """Seconds for which the master waits for its workers' reports before it answers ``psched status``.
@@ -50,6 +53,29 @@ class Announcement(Protocol):
     def close(self) -> None:
         """Withdraw the announcement."""
         ...
+
+
+class LoadLog:
+    """Logs when due rows begin to wait for a slot, and when this ends."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since: float | None = None
+        self._latest = 0.0
+
+    def note(self, load: Load, unable: Sequence[str] = ()) -> None:
+        """Note the load of all workers; log the beginning or the end of an episode."""
+        now = self._clock.monotonic()
+        if load.due and self._since is None and not load.free:
+            self._since, self._latest = now, 0.0
+            why = "raise concurrency or processors"
+            why = f"no process can be forked: {unable[0]}" if unable else why
+            _log.warning("%s, no free slot: %s", load.waiting, why)
+        elif not load.due and self._since is not None:
+            text = "no due row waits for a slot any more, after %.0f s; the oldest was %d s late"
+            _log.info(text, now - self._since, self._latest)
+            self._since = None
+        self._latest = max(self._latest, load.late)
 
 
 class Status:
