@@ -3,7 +3,6 @@
 import os
 import random
 import re
-import secrets
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -110,4 +109,4 @@ def make_store(settings: Config) -> Store:
 def new_nonce() -> str:
     """Return a random text that no other call returns; it begins with the name of this host."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname().partition(".")[0])[:24]
-    return f"{host}-{secrets.token_hex(8)}"
+    return f"{host}-{os.urandom(8).hex()}"

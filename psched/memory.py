@@ -12,9 +12,7 @@ import atexit
 import fcntl
 import os
 import re
-import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -112,6 +110,8 @@ def _open_lock(folder: Path) -> int:
 
 
 def _remove_tree(folder: Path) -> None:
+    import shutil  # noqa: PLC0415  # few commands remove a folder
+
     # rmtree calls itself for each level, so it raises this error if a task has nested too many
     # folders. Then the rest of the folder remains.
     with suppress(RecursionError):
@@ -126,7 +126,11 @@ def _home() -> Path:
     """
     if folder := service_folder(os.environ):
         return folder
-    return _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    if os.access(_SHARED_MEMORY, os.W_OK):
+        return _SHARED_MEMORY
+    import tempfile  # noqa: PLC0415  # nearly every host has shared memory
+
+    return Path(tempfile.gettempdir())
 
 
 def _folder_of(owner: int) -> Path:

@@ -7,7 +7,6 @@ cannot be read. Such a replacement must neither stop nor mislead a master or a w
 
 import errno
 import os
-import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -69,7 +68,7 @@ def replace(path: Path, content: bytes, mode: int = 0o600) -> None:
     The replacement of a folder is not atomic: the folder is removed or renamed first.
     """
     # The name is random, so that no task can create a file with this name beforehand.
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     descriptor = open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -117,7 +116,7 @@ def clear(path: Path) -> None:
         try:
             path.rmdir()
         except OSError:
-            path.rename(path.with_name(f".removed.{secrets.token_hex(8)}"))
+            path.rename(path.with_name(f".removed.{os.urandom(8).hex()}"))
 
 
 def is_regular(path: Path) -> bool:

@@ -1,5 +1,6 @@
 """The command ``psched`` and its subcommands, each of which is imported only when it is called."""
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,6 @@ import click
 from psched.base.loader import gc_paused
 from psched.cli import options
 from psched.config.urls import without_secrets
-from psched.memory import MEMORY
 
 _SUBCOMMANDS = {
     "init": ("cli.daemon.init:init", "Create the tables, or upgrade them to this version."),
@@ -155,6 +155,8 @@ def load(name: str) -> click.Command:
     module, _, attribute = path.partition(":")
     with gc_paused():
         command: click.Command = getattr(import_module(f"psched.{module}"), attribute)
+    # What was imported stays: the collector need not look at it while the command begins.
+    gc.freeze()
     command.params += [each for each in options.SUBCOMMAND_OPTIONS if each not in command.params]
     return command
 
@@ -169,6 +171,8 @@ def psched(context: click.Context, config: str | None, environment: str | None) 
     To begin: psched init creates the table, psched add adds a schedule, and psched run runs the
     schedules. psched COMMAND --help explains a command.
     """
+    from psched.memory import MEMORY  # noqa: PLC0415  # --help needs no store
+
     MEMORY.use_running_master()
     shown = [without_secrets(each) if "://" in each else each for each in sys.argv]
     if shown != sys.argv:  # such as a password in --url, which ps would show to every user

@@ -8,7 +8,6 @@ from typing import NoReturn, ParamSpec, TypeVar
 import click
 
 from psched.base.errors import ConfigError, PschedError
-from psched.base.log_lines import is_journal
 from psched.base.texts import brief, visible
 from psched.cli.output import unfilter_output
 from psched.config.references import current_folder
@@ -58,6 +57,7 @@ def _find_by_helper(call: Call) -> NextAfter:
 
 def run_and_exit(run_master: Callable[[], int]) -> NoReturn:
     """Run a master, and exit with its status. Print an error at its start on standard error."""
+    from psched.base.log_lines import is_journal  # noqa: PLC0415  # only for masters, as what follows
     from psched.master.generation_spec import BAD_CONFIG  # noqa: PLC0415
     from psched.master.pidfile import AlreadyRunningError  # noqa: PLC0415
     from psched.master.reports.sd_notify import Notifier  # noqa: PLC0415

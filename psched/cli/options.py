@@ -9,7 +9,6 @@ import click
 
 from psched.base.errors import InvalidError
 from psched.base.quantities import DURATIONS, as_seconds
-from psched.triggers.zone import find_zone
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -124,6 +123,8 @@ def _show_in(context: click.Context, option: click.Parameter, value: str | None)
         return
     if context.meta.setdefault(_ZONE, option.name) != option.name:
         raise click.UsageError("--utc and --zone exclude each other")
+    from psched.triggers.zone import find_zone  # noqa: PLC0415  # --help shows no time
+
     try:
         name = find_zone(value).name
     except InvalidError as error:

@@ -4,7 +4,6 @@ import io
 import os
 import stat
 import sys
-import tempfile
 from pathlib import Path
 from typing import TextIO
 
@@ -86,6 +85,8 @@ def write_file(path: Path, content: str, *, force: bool, secret: bool = False) -
     """Write a file atomically: other processes read either the old content or the new content."""
     if path.exists() and not force:
         raise ConfigError(f"{path} exists already; --force replaces it")
+    import tempfile  # noqa: PLC0415  # few commands write a file
+
     umask = os.umask(0o077)
     os.umask(umask)
     mode = stat.S_IRUSR | stat.S_IWUSR if secret else 0o666 & ~umask

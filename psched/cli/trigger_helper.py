@@ -12,7 +12,6 @@ import select
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cache, partial
 from types import ModuleType
 from typing import Any
@@ -57,7 +56,7 @@ class _Helper:
         if self._child is None:
             self._child = spawn(partial(_run_child, self._owner))
         _, link = self._child
-        link.send({"call": asdict(call), "instant": instant})
+        link.send({"call": call._asdict(), "instant": instant})
         match _receive(link):
             case {"time": int(time)} if type(time) is int:
                 return time

@@ -2,7 +2,7 @@
 
 import base64
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 PORTS = {"http": 80, "https": 443}
@@ -19,8 +19,7 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """A URL, taken apart."""
 
     encrypted: bool

@@ -9,8 +9,6 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path, PurePath
@@ -24,7 +22,6 @@ from psched.base.quantities import QUANTITIES
 from psched.config import references
 from psched.config.problems import InvalidPartsError, InvalidValueError, Problem
 from psched.config.references import Context
-from psched.triggers.zone import zone_names
 
 V = TypeVar("V")
 
@@ -125,20 +122,18 @@ class Kind(ABC):
 
 
 def kinds_of(record: type) -> dict[str, Kind]:
-    """The kind of each field of a dataclass, whose annotations are ``Annotated[TYPE, KIND, …]``."""
+    """The kind of each field of a record, whose annotations are ``Annotated[TYPE, KIND, …]``."""
     hints = get_type_hints(record, include_extras=True)
-    found = {each.name: get_args(hints[each.name]) for each in fields(record)}
-    return {name: hint[1] for name, hint in found.items()}
+    return {name: get_args(hint)[1] for name, hint in hints.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Number(Kind):
     """A number within bounds.
 
     A number of seconds or bytes can be written as a text with a unit, such as ``5m`` or ``16M``;
     a number of seconds can also be a `timedelta`. The bounds apply to the converted number.
 
-    Attributes:
+    Args:
         unit: the unit as a plural noun, such as seconds; empty for a number without a unit.
         whole: whether only whole numbers are accepted.
         least: the smallest number that is accepted; ignored if `above` is not None.
@@ -147,12 +142,22 @@ class Number(Kind):
         auto: returns the number that replaces the word auto; None if the word is refused.
     """
 
-    unit: str = "seconds"
-    whole: bool = False
-    least: float = 0
-    above: float | None = None
-    most: float = _LARGEST
-    auto: Callable[[], int] | None = None
+    def __init__(
+        self,
+        *,
+        unit: str = "seconds",
+        whole: bool = False,
+        least: float = 0,
+        above: float | None = None,
+        most: float = _LARGEST,
+        auto: Callable[[], int] | None = None,
+    ) -> None:
+        self.unit = unit
+        self.whole = whole
+        self.least = least
+        self.above = above
+        self.most = most
+        self.auto = auto
 
     @property
     @override
@@ -279,6 +284,12 @@ def _module_name(text: str, _context: Context) -> str | None:
     return text if is_name else None
 
 
+def _zone_name(text: str, _context: Context) -> str | None:
+    from psched.triggers.zone import zone_names  # noqa: PLC0415  # most configurations name no zone
+
+    return text if text in zone_names() else None
+
+
 def _field_name(text: str, _context: Context) -> str | None:
     # Several names in one text are a mistake: nothing would be hidden.
     name = text.strip()
@@ -286,10 +297,7 @@ def _field_name(text: str, _context: Context) -> str | None:
 
 
 SECRET = Text("a text")
-ZONE_NAME = Text(
-    "the name of a timezone, such as UTC or Europe/Berlin",
-    lambda text, _context: text if text in zone_names() else None,
-)
+ZONE_NAME = Text("the name of a timezone, such as UTC or Europe/Berlin", _zone_name)
 # Paths are made absolute, because a daemon changes its current folder.
 FILE = Text("the path of a file", lambda text, context: context.absolute(text))
 FOLDERS = Texts(
@@ -373,16 +381,16 @@ class Flag(Kind):
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Command(Kind):
     """A program and its arguments; the program's path is made absolute.
 
-    Attributes:
+    Args:
         script: whether the program is a Python file. If it is, it is always a path. If it is not,
             a name without a slash is left unchanged, and is searched for in $PATH when it is run.
     """
 
-    script: bool = False
+    def __init__(self, *, script: bool = False) -> None:
+        self.script = script
 
     @property
     @override
@@ -622,6 +630,8 @@ class PerType(Parts[Types]):
     def _setting(self, context: Context, name: object, value: object) -> tuple[str, Any]:
         kinds = self.kinds()
         if name not in kinds:
+            from difflib import get_close_matches  # noqa: PLC0415  # only for this error
+
             near = get_close_matches(str(name), kinds, 1)
             hint = f"did you mean {near[0]}?" if near else f"these are {', '.join(kinds)}"
             raise InvalidValueError(f"is not a setting of a type; {hint}")

@@ -8,17 +8,14 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from shutil import which
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from typing_extensions import override
 
 from psched.base.file_rights import refusal_of_file
-from psched.base.stable_hash import stable_hash
 from psched.config import urls
 from psched.config.http_url import header_problem, parse, secret_words
 from psched.config.kinds import (
@@ -267,19 +264,21 @@ _USER = MatchingText("the name of a user", re.compile(r"[!-~]{1,254}"))
 _TYPE = MatchingText("the name of a type", re.compile(r"\S(?:.{0,253}\S)?"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Webhook:
+class Webhook(NamedTuple):
     """A hook that sends a request to a server."""
 
-    url: Annotated[str, _WebhookUrl()] = field(repr=False)
+    url: Annotated[str, _WebhookUrl()]
     """A secret, because many receivers trust whoever knows it."""
     template: Annotated[str, Choice(*TEMPLATES)] = "json"
-    secret: Annotated[str | None, SECRET] = field(default=None, repr=False)
+    secret: Annotated[str | None, SECRET] = None
     """The key of the signature, or PagerDuty's routing key."""
     secret_file: Annotated[Path | None, InputFile(private=True, needed=False)] = None
-    headers: Annotated[tuple[tuple[str, str], ...], Headers()] = field(default=(), repr=False)
+    headers: Annotated[tuple[tuple[str, str], ...], Headers()] = ()
     timeout: Annotated[float, Number(above=0, most=60)] = 10.0
     tries: Annotated[int, _TRIES] = MOST_TRIES
+
+    def __repr__(self) -> str:
+        return f"<{self.shown}>"
 
     @property
     def secrets(self) -> set[str]:
@@ -296,8 +295,7 @@ class Webhook:
         return f"webhook ({self.template}) to {parse(self.url).shown}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandHook:
+class CommandHook(NamedTuple):
     """A hook that runs a program on the host of the monitor."""
 
     command: Annotated[tuple[str, ...], Command()]
@@ -310,8 +308,7 @@ class CommandHook:
         return f"command {self.command[0]}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MailHook:
+class MailHook(NamedTuple):
     """A hook that sends a mail: to a server, or through a program such as sendmail."""
 
     to: Annotated[tuple[str, ...], _Addresses()]
@@ -336,16 +333,16 @@ class MailHook:
         return f"mail to {', '.join(self.to)}" + (f" by {self.smtp}" if self.smtp else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskHook:
+class TaskHook(NamedTuple):
     """A hook that submits a one-off task."""
 
     type: Annotated[str, _TYPE]
-    data: Annotated[Mapping[str, Any], Data()] = field(
-        default_factory=lambda: MappingProxyType({}), repr=False
-    )
+    data: Annotated[Mapping[str, Any], Data()] = MappingProxyType({})
     """The payload, to which the notification is added."""
     tries: Annotated[int, _TRIES] = MOST_TRIES
+
+    def __repr__(self) -> str:
+        return f"<{self.shown}>"
 
     @property
     def shown(self) -> str:
@@ -362,7 +359,7 @@ class Hooks(FrozenMapping[Hook]):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        # Secrets are left out: see the fields with ``repr=False``.
+        # Secrets are left out by the hooks that have any.
         return repr(dict(self))
 
     @property
@@ -460,6 +457,8 @@ def problems_here(hooks: Mapping[str, Hook]) -> Iterator[str]:
                 except InvalidValueError as error:
                     yield f"{name}: {field_name}: {error}"
         if program is not None:
+            from shutil import which  # noqa: PLC0415  # only for this check
+
             reason: str | None = f"{program} is not on this host, or not executable"
             if path := which(program):
                 reason = refusal_of_file(Path(path), owner=False)
@@ -529,9 +528,6 @@ NO_PING = "none"
 KEY = "{key}"
 """In the path of a URL, this stands for the slug of the schedule's key."""
 
-_LONGEST_SLUG = 100
-_DIGITS = 8
-
 PING_NAME = MatchingText(
     f"the name of a ping in pings (letters, digits, _, . and -, at most {LONGEST_NAME}), or none",
     _NAME,
@@ -572,19 +568,6 @@ class PingUrls(Parts[Pings]):
     @override
     def part(self, context: Context, name: object, value: object) -> tuple[str, str]:
         return _read_name(name), _read_url(self.text(value, context))
-
-
-def slug_of(key: str) -> str:
-    """The slug of a schedule's check: lower-case letters, digits, - and _, at most 100.
-
-    Other characters become hyphens. A slug that says less than its key ends with digits that depend
-    on the key, because two schedules must not have the same check.
-    """
-    slug = re.sub("[^a-z0-9_-]+", "-", key.lower()).strip("-")
-    if slug == key.lower() and len(slug) <= _LONGEST_SLUG:
-        return slug
-    digits = f"{stable_hash(key, 16**_DIGITS):0{_DIGITS}x}"
-    return f"{slug[: _LONGEST_SLUG - _DIGITS - 1]}-{digits}".lstrip("-")
 
 
 def undefined_pings(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

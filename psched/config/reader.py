@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -292,6 +291,8 @@ def _read(name: str, value: object, context: Context) -> object:
 def _unknown(name: str, value: object) -> str:
     if isinstance(value, Mapping):
         return "unknown setting; sections can only stand at the top of a file"
+    from difflib import get_close_matches  # noqa: PLC0415  # only for this error
+
     if near := get_close_matches(name, SETTINGS, 1):
         return f"unknown setting; did you mean {near[0]}?"
     return "unknown setting; see psched.yml.example for those there are"

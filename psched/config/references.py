@@ -15,8 +15,8 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from psched.config.problems import InvalidValueError
@@ -32,8 +32,7 @@ _REFERENCE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """The environment variables and the folder that a value may refer to."""
 
     environ: Mapping[str, str]

@@ -16,7 +16,6 @@ from typing import Annotated, NamedTuple, get_args, get_type_hints
 
 from psched.base import file_rights, lease_times
 from psched.base.compression import LARGEST
-from psched.base.log_lines import FORMATS
 from psched.config import references, urls
 from psched.config.kinds import (
     FIELD_NAMES,
@@ -64,8 +63,7 @@ from psched.config.references import Context
 from psched.config.rules import automatic_processors
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreKind:
+class StoreKind(NamedTuple):
     """A kind of store.
 
     Attributes:
@@ -733,7 +731,7 @@ class Config:
     log_level: Annotated[str, Choice("debug", "info", "warning", "error")] = "info"
     """The least serious events that are logged: debug, info, warning or error."""
 
-    log_format: Annotated[str, Choice(*FORMATS)] = "text"
+    log_format: Annotated[str, Choice("text", "json")] = "text"
     """The form of the log's messages: text, or json, which is one JSON object per line. The fields
     are time, level, pid, process and message, and if they apply traceback, key and occurrence. In
     systemd's journal, each line also has the priority of its level. What tasks print stays as the

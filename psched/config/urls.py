@@ -19,14 +19,12 @@ The settings for TLS (encrypted connections) are combined in one `Tls` object.
 import os
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, unquote_plus
 
 from typing_extensions import override
 
-from psched.base.stable_hash import stable_hash
 from psched.config import references
 from psched.config.kinds import Kind, MatchingText
 from psched.config.problems import InvalidValueError
@@ -237,7 +235,7 @@ def with_password(url: str, password: str) -> str:
             "is of no use: the url has a password already; remove one of the two"
         )
     if address is not None:
-        return replace(address, password=password).url
+        return address._replace(password=password).url
     if not at:
         raise InvalidValueError("needs a user in the url, as in mysql://USER@HOST/DATABASE")
     return f"{scheme}{divider}{login}:{quote(password, safe='')}@{place}"
@@ -246,7 +244,7 @@ def with_password(url: str, password: str) -> str:
 def without_password(url: str) -> str:
     """Return a url without its password: the reverse of `with_password`."""
     if is_redis(url):
-        return replace(redis_address(url), password=None).url
+        return redis_address(url)._replace(password=None).url
     scheme, divider, rest = url.partition("://")
     login, at, place = rest.rpartition("@")
     return f"{scheme}{divider}{login.partition(':')[0]}{at}{place}"
@@ -258,6 +256,9 @@ def wake_code(url: str, table: str) -> str:
     Names of hosts, users and drivers are left out, because programs can use different ones for one
     database. So two tables can have the same code; a secret is not in it.
     """
+    # To hash, OpenSSL is loaded: nothing else in the settings needs it.
+    from psched.base.stable_hash import stable_hash  # noqa: PLC0415
+
     scheme, _, rest = url.partition("://")
     place = rest.partition("?")[0]
     database = unquote(place.rpartition("/")[2])
@@ -383,8 +384,7 @@ _REDIS_OPTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RedisAddress:
+class RedisAddress(NamedTuple):
     """The address of a Redis server, and the user and password for it."""
 
     hosts: tuple[tuple[str, int], ...] = ()  # of the server, or of each Sentinel
@@ -392,10 +392,13 @@ class RedisAddress:
     service: str | None = None  # the name under which the Sentinels know the server
     db: int = 0
     user: str | None = None
-    password: str | None = field(default=None, repr=False)
+    password: str | None = None
     sentinel_user: str | None = None
-    sentinel_password: str | None = field(default=None, repr=False)
+    sentinel_password: str | None = None
     encrypted: bool = False
+
+    def __repr__(self) -> str:
+        return f"RedisAddress({without_secrets(self.url)})"
 
     @property
     def url(self) -> str:
@@ -445,22 +448,21 @@ def redis_address(url: str) -> RedisAddress:
         encrypted=scheme.startswith("rediss"),
     )
     if kind == "unix":
-        return replace(address, path=unquote(place), db=_redis_db(options.get("db", "")))
+        return address._replace(path=unquote(place), db=_redis_db(options.get("db", "")))
     hosts, _, path = place.partition("/")
     if not kind:
         if "," in hosts:
             raise InvalidValueError(
                 "names several hosts; if they are Sentinels, write redis+sentinel://HOST,HOST/NAME"
             )
-        return replace(address, hosts=(_redis_host(hosts, REDIS_PORT),), db=_redis_db(path))
+        return address._replace(hosts=(_redis_host(hosts, REDIS_PORT),), db=_redis_db(path))
     service, _, db = path.partition("/")
     if not service:
         raise InvalidValueError(
             "needs the name under which the Sentinels know the server, as in"
             " redis+sentinel://HOST:PORT,HOST:PORT/mymaster/0"
         )
-    return replace(
-        address,
+    return address._replace(
         hosts=tuple(_redis_host(each, _SENTINEL_PORT) for each in hosts.split(",")),
         service=unquote(service),
         db=_redis_db(db),
@@ -506,8 +508,7 @@ server: the server's certificate and name (``full``), only the certificate (``ca
 (``none``)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tls:
+class Tls(NamedTuple):
     """How a connection is encrypted; the fields are the settings ``ssl_…``."""
 
     verify: str

@@ -4,6 +4,7 @@ The protocol: https://healthchecks.io/docs/http_api/
 """
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -12,7 +13,7 @@ from psched.base.clock import Clock
 from psched.base.fault_log import FaultLog
 from psched.base.stable_hash import stable_hash
 from psched.base.texts import counted
-from psched.config.monitoring import KEY, slug_of
+from psched.config.monitoring import KEY
 from psched.output.masking import Secrets
 from psched.reports.redaction import Redaction
 
@@ -24,6 +25,9 @@ their order stays."""
 
 _MOST_NAMES = 100  # the most names of which it is logged that they are not defined
 _PAUSE = 60.0  # seconds between two looks whether a fault is over
+
+_LONGEST_SLUG = 100
+_DIGITS = 8
 
 
 class Ping(NamedTuple):
@@ -130,3 +134,16 @@ def url_of(url: str, message: Mapping[str, Any]) -> str:
         path += f"/{message['what']}"
     query = f"{parts.query}&" if parts.query else ""
     return parts._replace(path=path, query=f"{query}rid={message['run']}").geturl()
+
+
+def slug_of(key: str) -> str:
+    """The slug of a schedule's check: lower-case letters, digits, - and _, at most 100.
+
+    Other characters become hyphens. A slug that says less than its key ends with digits that depend
+    on the key, because two schedules must not have the same check.
+    """
+    slug = re.sub("[^a-z0-9_-]+", "-", key.lower()).strip("-")
+    if slug == key.lower() and len(slug) <= _LONGEST_SLUG:
+        return slug
+    digits = f"{stable_hash(key, 16**_DIGITS):0{_DIGITS}x}"
+    return f"{slug[: _LONGEST_SLUG - _DIGITS - 1]}-{digits}".lstrip("-")

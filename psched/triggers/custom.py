@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import ceil
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from psched.base import loader
 from psched.base.errors import InvalidError, LoadError, NotLoadedError, described
@@ -54,8 +54,7 @@ _LONGEST_NUMBER = 64  # the size in bits of the longest number that an error sho
 _PROGRAM = "__main__"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """The parsed text of a user's trigger, and the modules that are allowed."""
 
     text: str

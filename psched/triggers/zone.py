@@ -19,10 +19,9 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
-from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
-from zoneinfo import ZoneInfo
+from pathlib import Path
+from typing import NamedTuple
 
 import tzdata  # type: ignore[import-untyped]
 
@@ -34,14 +33,15 @@ LATEST = 253_402_214_400
 """9999-12-31T00:00Z in Unix seconds. Triggers return only times before it, because not every zone
 can show a later time."""
 
+_DATA = Path(tzdata.__file__).parent
+
 _DAY = 86_400
 
 _LONGEST_NAME = 64
 """The number of characters of an unknown name that errors show. Every zone's name is shorter."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """A clock change, with the wall times that it skips or repeats."""
 
     instant: int  # the first instant with the new offset from UTC
@@ -146,16 +146,20 @@ def find_zone(name: str) -> Zone:
 def zone_names() -> frozenset[str]:
     """Return the names of all accepted time zones."""
     # "Factory" is removed, because it is a placeholder for a zone that has not been chosen yet.
-    return frozenset(files(tzdata).joinpath("zones").read_text("ascii").split()) - {"Factory"}
+    return frozenset((_DATA / "zones").read_text("ascii").split()) - {"Factory"}
 
 
 @cache
 def _load(name: str) -> Zone:
-    with files(tzdata).joinpath("zoneinfo", *name.split("/")).open("rb") as file:
+    from zoneinfo import ZoneInfo  # noqa: PLC0415  # it takes time, and not every command needs it
+
+    with (_DATA / "zoneinfo" / name).open("rb") as file:
         return Zone(name, ZoneInfo.from_file(file, key=name))
 
 
 def _hint(name: str) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415  # only for this error
+
     by_lower_case = {known.lower(): known for known in zone_names()}
     close = get_close_matches(name[:_LONGEST_NAME].lower(), by_lower_case, n=1)
     if close:

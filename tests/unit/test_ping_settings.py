@@ -7,7 +7,7 @@ import pytest
 
 from psched.base.errors import ConfigError
 from psched.config import from_mapping
-from psched.config.monitoring import slug_of
+from psched.monitor.pinging import slug_of
 
 UUID = "5bf66975-d4c7-4bf5-bcc8-b8d8a82ea278"
 URL = f"https://hc-ping.com/{UUID}"
