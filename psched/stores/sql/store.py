@@ -3,9 +3,9 @@
 import random
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
-from functools import partial
+from functools import cached_property, partial
 from math import ceil, floor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy
 from sqlalchemy import Connection, TextClause
@@ -31,7 +31,6 @@ from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, CallersTransaction, Claimed, Settled
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
-from psched.stores.sql.alerts import SqlAlerts
 from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
 from psched.stores.sql.claim_range import Continuing
 from psched.stores.sql.claims import AT_ANY_TIME, CompareAndSwap, choose, rows_held_by
@@ -39,7 +38,6 @@ from psched.stores.sql.conditions import Request
 from psched.stores.sql.connector import one_request
 from psched.stores.sql.dialects.callers_transaction import JoinedTransaction, callers_connection
 from psched.stores.sql.errors import refusing_data
-from psched.stores.sql.glances import SqlGlances
 from psched.stores.sql.history import InsertRecords
 from psched.stores.sql.listing import Listing
 from psched.stores.sql.paused_backlog import PassingOver
@@ -49,11 +47,14 @@ from psched.stores.sql.selecting import SelectedListing
 from psched.stores.sql.statements import Statements, replace_values
 from psched.stores.sql.table_store import TableStore, backlog_of
 
+if TYPE_CHECKING:
+    from psched.stores.sql.alerts import SqlAlerts
+    from psched.stores.sql.glances import SqlGlances
+
 
 class SqlStore(TableStore[Statements]):
     """Schedules in one table of a relational database."""
 
-    alerts: SqlAlerts
     pauses: SqlPauses
 
     def __init__(self, parameters: StoreParameters, *, clock: Clock, rng: random.Random) -> None:
@@ -64,10 +65,8 @@ class SqlStore(TableStore[Statements]):
         info = self._connector.quote(f"{parameters.table}_info")
         # For what needs no answer of `_check`, which sets the statements for everything else.
         self._plain_sql = Statements(quoted, dialect, parameters.only, info=info)
-        self.alerts = SqlAlerts(self._table, self._connector, self._check)
         self.pauses = SqlPauses(self._table, self._connector)
-        self._beside += [self.pauses, self.alerts]
-        self.light_reads = SqlGlances(quoted, dialect, self._query, clock)
+        self._no_alerts = self.history.missing  # why no alerts are kept
         self.holds = self.announcements = self.recorded_changes = self
         self._pack = partial(compress, above=parameters.compress_above, form=dialect.packed)
         self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
@@ -81,6 +80,23 @@ class SqlStore(TableStore[Statements]):
         # The strategy of each server. They are stored so that psched need not probe a server again
         # after it has reconnected.
         self._known_strategies: dict[Hashable, PassingOver] = {}
+
+    @cached_property
+    def alerts(self) -> "SqlAlerts":  # type: ignore[override]  # it is set once, too
+        """What keeps alerts; workers and most commands ask for none."""
+        from psched.stores.sql.alerts import SqlAlerts  # noqa: PLC0415
+
+        made = SqlAlerts(self._table, self._connector, self._check)
+        made.missing = self._no_alerts
+        return made
+
+    @cached_property
+    def light_reads(self) -> "SqlGlances":  # type: ignore[override]  # as above
+        """What reads rows without their data, for monitors and overviews."""
+        from psched.stores.sql.glances import SqlGlances  # noqa: PLC0415
+
+        quoted = self._connector.quote(self._table)
+        return SqlGlances(quoted, self._connector.dialect, self._query, self._clock)
 
     @override
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
@@ -394,9 +410,17 @@ class SqlStore(TableStore[Statements]):
         ]
 
     @override
+    def try_rights(self) -> None:
+        super().try_rights()
+        self.pauses.try_rights()
+        self.alerts.try_rights()
+
+    @override
     def _check(self, connection: Connection) -> None:
         problems = self._schema.check(connection)
-        self.history.missing, self.output.missing, self.alerts.missing = problems
+        self.history.missing, self.output.missing, self._no_alerts = problems
+        if "alerts" in vars(self):
+            self.alerts.missing = self._no_alerts
         self._known_sql = self._plain_sql
         # The strategy is looked up again, because the new connection can be to another server.
         self._strategy = self._known_strategies.get(self._connector.server)

@@ -4,7 +4,7 @@ import abc
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from sqlalchemy import Connection, TextClause
 from typing_extensions import override
@@ -17,10 +17,7 @@ from psched.stores.sql.connector import Connector
 from psched.stores.sql.history import SqlHistory
 from psched.stores.sql.output import SqlOutput
 from psched.stores.sql.raw_execute import Columns
-from psched.stores.sql.side_tables import SideStore, try_rights
-
-if TYPE_CHECKING:
-    from psched.stores.sql.pauses import SqlPauses
+from psched.stores.sql.side_tables import try_rights
 
 _INIT_TIMEOUT = 3600.0
 """The timeout of `init`, in seconds: long, because adding an index to a large table takes long."""
@@ -64,7 +61,6 @@ class TableStore(Store, Generic[S]):
         self._clock = clock
         self.history = SqlHistory(self._table, self._connector, self._check, clock)
         self.output = SqlOutput(self._table, self._connector, self._check)
-        self._beside: list[SideStore | SqlPauses] = [self.history, self.output]
 
     @property
     def _sql(self) -> S:
@@ -120,8 +116,8 @@ class TableStore(Store, Generic[S]):
     @override
     def try_rights(self) -> None:
         try_rights(self._connector, self._sql.rights, self._table)
-        for part in self._beside:
-            part.try_rights()
+        self.history.try_rights()
+        self.output.try_rights()
 
     @override
     def examine(self) -> Sequence[tuple[str, str]]:
