@@ -4,27 +4,28 @@ import os
 import random
 import re
 import socket
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
-from psched import config, stores
 from psched.base.clock import SystemClock
 from psched.client.auditor import this_process
 from psched.client.collection import ScheduleCollection
-from psched.config import Config
+from psched.config import Config, Files, from_mapping, load
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.config.urls import wake_code
 from psched.core.store_protocol import Store
 from psched.master.hints import HintSender, hint_folders
 from psched.memory import MEMORY
+from psched.stores import create
 
 CLOCK = SystemClock()
 
 WORKER = "psched worker"
 """The name in the audit trail of the program that runs tasks."""
 
-Given = Config | Mapping[str, object] | config.Files | None
+Given = Config | Mapping[str, object] | Files | None
 """The source of the settings: settings that were read already, a mapping of some settings, or the
 path of a file, or of several. None means the file in one of the default places, or the default
 settings if no such file exists."""
@@ -48,9 +49,9 @@ def read_config(
     if isinstance(given, Config):
         settings = given
     elif isinstance(given, Mapping):
-        settings = config.from_mapping(given)
+        settings = from_mapping(given)
     else:
-        settings = config.load(given, environment)
+        settings = load(given, environment)
     changes: dict[str, Any] = {**(overrides or {})}
     return settings.with_settings(**changes) if changes else settings
 
@@ -87,15 +88,21 @@ def hint_of(settings: Config) -> Callable[[], object] | None:
     """What tells the masters of this host that rows may be due; None if the settings forbid it."""
     if settings.wake == "off":
         return None
-    code = wake_code(settings.url, settings.table)
-    return HintSender(hint_folders(os.environ), code, CLOCK)
+
+    @cache
+    def sender() -> HintSender:
+        code = wake_code(settings.url, settings.table)
+        return HintSender(hint_folders(os.environ), code, CLOCK)
+
+    # Made for the first hint, because most programs and commands send none.
+    return lambda: sender()()
 
 
 def make_store(settings: Config) -> Store:
     """Create the store that the settings describe; the store is not connected yet."""
     # The generator is created in the process that uses it, because two forked processes must not
     # get the same random jitter.
-    make = partial(stores.create, clock=CLOCK, rng=random.Random())  # noqa: S311  # jitter
+    make = partial(create, clock=CLOCK, rng=random.Random())  # noqa: S311  # jitter
     if settings.url != MEMORY_URL:
         return make(settings)
     store = make(settings.with_settings(url=MEMORY.url))
