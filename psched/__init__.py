@@ -63,8 +63,7 @@ if TYPE_CHECKING:
     from psched.core.operations.rescheduled import Rescheduled
     from psched.core.output.output import Output
     from psched.core.preview import UpcomingTime
-    from psched.core.schedule import Schedule, Schedules
-    from psched.core.schedule_metadata import ScheduleMetadata
+    from psched.core.schedule import Schedule, ScheduleMetadata, Schedules
     from psched.core.shorthands import When
     from psched.service.functions import App
     from psched.service.program import Worker
@@ -94,7 +93,7 @@ _MODULES = {
     "Run": "psched.core.history.run",
     "Schedule": "psched.core.schedule",
     "ScheduleCollection": "psched.client.collection",
-    "ScheduleMetadata": "psched.core.schedule_metadata",
+    "ScheduleMetadata": "psched.core.schedule",
     "Schedules": "psched.core.schedule",
     "SelectedSchedules": "psched.client.selected",
     "Settings": "psched.core.arguments",

@@ -36,8 +36,7 @@ from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.operations.extra_runs import QUEUE
 from psched.core.operations.overview import DURATIONS, overview_of
 from psched.core.operations.pauses import ShownAsPaused
-from psched.core.schedule import ListOrder, Schedule
-from psched.core.schedule_metadata import ScheduleMetadata
+from psched.core.schedule import ListOrder, Schedule, ScheduleMetadata
 from psched.core.selection import LARGEST_LIMIT, Selection, check_limit, chosen_texts, selection_of
 from psched.core.shorthands import instant
 

@@ -6,8 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from psched.core.model import Row
-from psched.core.schedule import ListOrder, Schedules
-from psched.core.schedule_metadata import ScheduleMetadata
+from psched.core.schedule import ListOrder, ScheduleMetadata, Schedules
 from psched.core.selection import selection_of
 
 _WILDCARDS = "*?"

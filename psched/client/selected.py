@@ -32,8 +32,7 @@ from psched.core.model import Row
 from psched.core.operations.backfills import Backfill, Stagger
 from psched.core.operations.extra_runs import QUEUE, schedule_of
 from psched.core.operations.rescheduled import Rescheduled
-from psched.core.schedule import Schedules
-from psched.core.schedule_metadata import ScheduleMetadata
+from psched.core.schedule import ScheduleMetadata, Schedules
 from psched.core.selection import chosen_texts, selection_of
 from psched.core.shorthands import Until, instant
 

@@ -26,7 +26,7 @@ from psched.core.columns import payload_text
 from psched.core.declare import When
 from psched.core.definition import parse_row
 from psched.core.model import ENDED, PAUSED, QUARANTINED, Decision, Retry, Row
-from psched.core.schedule_metadata import ScheduleMetadata
+from psched.core.schedule import ScheduleMetadata
 from psched.core.shorthands import instant
 from psched.handlers.configured import built_in_handlers
 from psched.service.functions import App

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from psched.cli import other_database
+from psched.cli import opening
 from psched.config import reader
 from psched.service.service_file import ServiceFile, find_services
 from support.odd_files import KINDS, leave
@@ -192,8 +192,8 @@ class TestInstalledUnit:
         (etc / "psched").mkdir(parents=True)
         unit = Path(__file__).parents[2] / "systemd/psched.service"
         (etc / "psched.service").write_text(unit.read_text())
-        monkeypatch.setattr(other_database, "_UNIT_FOLDERS", ("/nosuch", str(etc)))
-        monkeypatch.setattr(other_database, "_SERVICE_CONFIG", str(etc / "psched/psched.yml"))
+        monkeypatch.setattr(opening, "_UNIT_FOLDERS", ("/nosuch", str(etc)))
+        monkeypatch.setattr(opening, "_SERVICE_CONFIG", str(etc / "psched/psched.yml"))
         monkeypatch.setattr(reader, "_USUAL_PLACES", (str(etc / "psched/psched.yml"),))
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "run"))
@@ -204,7 +204,7 @@ class TestInstalledUnit:
     @pytest.fixture
     def refusal(self, etc):  # noqa: ARG002  # it is read
         """Why a command that writes is refused; None if it is not."""
-        return lambda: other_database._describe_other_database(reader.load())
+        return lambda: opening._describe_other_database(reader.load())
 
     def test_without_a_configuration_it_is_not_in_use(self, refusal):
         assert refusal() is None
@@ -240,17 +240,17 @@ class TestInstalledUnit:
             closed = Path(folder, "psched")
             closed.mkdir(mode=0o700)
             (closed / "psched.yml").write_text("url: mysql://u@db/x\n")
-            monkeypatch.setattr(other_database, "_SERVICE_CONFIG", str(closed / "psched.yml"))
+            monkeypatch.setattr(opening, "_SERVICE_CONFIG", str(closed / "psched.yml"))
             places = ("config/psched.yml", str(closed / "psched.yml"))
             monkeypatch.setattr(reader, "_USUAL_PLACES", places)
             monkeypatch.setattr(os, "access", partial(os.access, effective_ids=True))
             etc.chmod(0o755)
             unit = (etc / "psched.service").read_text()
-            monkeypatch.setattr(other_database, "_unit_text", lambda: unit)
+            monkeypatch.setattr(opening, "_unit_text", lambda: unit)
             me = os.geteuid()
             os.seteuid(65534)
             try:
-                refusal = other_database._describe_other_database(reader.load(cwd=closed.parent))
+                refusal = opening._describe_other_database(reader.load(cwd=closed.parent))
             finally:
                 os.seteuid(me)
         assert refusal.startswith(f"url: this user may not read {closed}/psched.yml, so this")

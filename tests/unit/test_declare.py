@@ -11,7 +11,7 @@ from psched import config
 from psched.base.errors import InvalidError
 from psched.core.declare import declare, declare_all, redeclare, restart
 from psched.core.model import CANCELLING, FINISHED, FINISHING, PAUSED, QUARANTINED, WAITING, Row
-from psched.core.schedule_metadata import ScheduleMetadata
+from psched.core.schedule import ScheduleMetadata
 from psched.triggers import trigger as triggers
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db", "timezone": "Asia/Tokyo"})

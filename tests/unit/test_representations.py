@@ -8,7 +8,7 @@ from psched.core.history.run import Run, TaskEnd
 from psched.core.model import Row
 from psched.core.output.output import Output
 from psched.core.output.records import OutputRecord
-from psched.core.schedule_metadata import ScheduleMetadata
+from psched.core.schedule import ScheduleMetadata
 from support.run_records import run_record
 
 SECRET = "s3cr3t"

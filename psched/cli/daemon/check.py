@@ -28,9 +28,9 @@ from psched.base.log import STANDARD
 from psched.base.retry import retry_while_unavailable
 from psched.cli.daemon import worker_options
 from psched.cli.exit_status import report_errors
+from psched.cli.opening import warn_of_other_database
 from psched.cli.operate.pause_rules import describe_pause
 from psched.cli.options import ConfigLocation
-from psched.cli.other_database import warn_of_other_database
 from psched.cli.schedules.arguments import warn_of_steps
 from psched.config import Config, withhold
 from psched.config.http_url import parse

@@ -13,10 +13,9 @@ from psched.base.errors import NotSupportedError
 from psched.base.quantities import format_duration
 from psched.base.texts import counted
 from psched.cli import options
-from psched.cli.changes import open_to_change
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
-from psched.cli.other_database import settings_to_read, settings_to_write
+from psched.cli.opening import open_to_change, settings_to_read, settings_to_write
 from psched.cli.output import one_line
 from psched.cli.shown import KEY_WIDTH
 from psched.cli.text_table import Column, View, print_table

@@ -30,7 +30,7 @@ from psched.cli.history.live_output import (
     State,
     find_live,
 )
-from psched.cli.other_database import settings_to_read
+from psched.cli.opening import settings_to_read
 from psched.cli.output import one_line
 from psched.cli.shown import DUE, result, shown_status
 from psched.cli.time_format import format_span, format_time, format_took, parse_time

@@ -14,11 +14,11 @@ from psched.app import CLOCK
 from psched.base.errors import InvalidError, PschedError, ScheduleError, StoreError
 from psched.base.quantities import RATES, format_duration
 from psched.base.texts import counted, cut, visible
-from psched.cli import changes, options
+from psched.cli import opening, options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
+from psched.cli.opening import settings_to_write
 from psched.cli.options import ConfigLocation
-from psched.cli.other_database import settings_to_write
 from psched.cli.output import are_terminals, one_line
 from psched.cli.progress import Footer
 from psched.cli.time_format import format_span, format_time, local_times
@@ -104,7 +104,7 @@ class Chosen:
     def open(self) -> Iterator[ScheduleCollection]:
         """Check what was chosen, and open the schedules to change them."""
         self.check()
-        with changes.open_to_change(self.settings, self.message) as schedules:
+        with opening.open_to_change(self.settings, self.message) as schedules:
             yield schedules
 
     def names_each(self, schedules: ScheduleCollection) -> bool:
@@ -173,7 +173,7 @@ def changing(
         ),
     )
     zone = (options.zone(),) if shows_times else ()
-    added = (*choice, *own, changes.message, *zone, options.database)
+    added = (*choice, *own, opening.message, *zone, options.database)
 
     def make(function: Callable[..., None]) -> click.Command:
         @click.pass_obj

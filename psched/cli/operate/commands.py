@@ -11,9 +11,10 @@ from psched.app import CLOCK, open_schedules
 from psched.base.errors import InvalidError, ScheduleError, StoreError
 from psched.base.quantities import format_duration
 from psched.base.texts import counted
-from psched.cli import changes, options
+from psched.cli import opening, options
 from psched.cli.completion import complete_key
 from psched.cli.exit_status import report_errors
+from psched.cli.opening import settings_to_read, settings_to_write
 from psched.cli.operate import pause_rules, waiting
 from psched.cli.operate.chosen import (
     NONE,
@@ -26,7 +27,6 @@ from psched.cli.operate.chosen import (
     say_not_done,
 )
 from psched.cli.options import ConfigLocation
-from psched.cli.other_database import settings_to_read, settings_to_write
 from psched.cli.time_format import format_time, local_times, parse_time, reader_zone
 from psched.client.arguments import stored_key
 from psched.client.verbs.ending import Cancel, ForceFinish, Requeue, Stop
@@ -383,7 +383,7 @@ def skip(chosen: Chosen, *, number: int) -> None:
 
 @click.command()
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, shell_complete=complete_key)
-@changes.message
+@opening.message
 @options.database
 @click.pass_obj
 @report_errors
@@ -393,7 +393,7 @@ def delete(location: ConfigLocation, keys: tuple[str, ...], message: str | None)
     If a task is running, its worker stops the task, and then deletes the row. The command ends at
     the first KEY that does not exist.
     """
-    with changes.open_to_change(settings_to_write(location), message) as schedules:
+    with opening.open_to_change(settings_to_write(location), message) as schedules:
         for key in keys:
             is_deleted = schedules[key].delete()
             result = "deleted" if is_deleted else "will be deleted when its task has stopped"

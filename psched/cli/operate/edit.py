@@ -16,7 +16,7 @@ import click
 from psched.app import CLOCK
 from psched.base.errors import ConfigError, InvalidError, PschedError
 from psched.base.texts import visible
-from psched.cli.changes import warn_of_types
+from psched.cli.opening import warn_of_types
 from psched.cli.operate.chosen import Chosen, change_chosen, changing, lines_of
 from psched.cli.operate.waiting import json_data
 from psched.cli.output import are_terminals

@@ -9,7 +9,7 @@ import click
 
 from psched.base.errors import AlreadyExistsError
 from psched.base.texts import counted, visible
-from psched.cli.changes import warn_of_types
+from psched.cli.opening import warn_of_types
 from psched.cli.operate.chosen import Chosen, confirm
 from psched.cli.time_format import format_time, local_times
 from psched.client.collection import ScheduleCollection

@@ -20,8 +20,7 @@ from psched.cli.shown import run_object
 from psched.cli.time_format import format_time, local_times
 from psched.core.columns import decode
 from psched.core.model import FINISHED, WAITING
-from psched.core.schedule import Schedule
-from psched.core.schedule_metadata import ScheduleMetadata
+from psched.core.schedule import Schedule, ScheduleMetadata
 from psched.reports.redaction import Redaction
 
 

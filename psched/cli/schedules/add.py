@@ -6,11 +6,10 @@ import click
 
 from psched.base.errors import InvalidError
 from psched.base.exec_data import EXEC_TYPE
-from psched.cli import changes, options
-from psched.cli.changes import open_to_change, warn_of_types
+from psched.cli import opening, options
 from psched.cli.exit_status import report_errors
+from psched.cli.opening import open_to_change, settings_to_write, warn_of_types
 from psched.cli.options import ConfigLocation
-from psched.cli.other_database import settings_to_write
 from psched.cli.schedules.arguments import (
     OPTIONS,
     ProgramCommand,
@@ -31,7 +30,7 @@ from psched.triggers.zone import find_zone
 @click.argument("cron", required=False)
 @click.argument("data", required=False)
 @fields_of_a_schedule(new=True)
-@changes.message
+@opening.message
 @options.zone()
 @options.database
 @click.pass_obj

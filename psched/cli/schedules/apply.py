@@ -12,11 +12,10 @@ import click
 from psched.app import CLOCK
 from psched.base.errors import AlreadyExistsError
 from psched.base.loader import gc_paused
-from psched.cli import changes, options
-from psched.cli.changes import open_to_change, warn_of_types
+from psched.cli import opening, options
 from psched.cli.exit_status import report_errors
+from psched.cli.opening import open_to_change, settings_to_write, warn_of_types
 from psched.cli.options import ConfigLocation
-from psched.cli.other_database import settings_to_write
 from psched.cli.output import one_line
 from psched.cli.progress import Progress, quiet_option
 from psched.cli.schedules.arguments import warn_of_steps
@@ -67,7 +66,7 @@ _STANDARD_INPUT = Path("-")
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show all fields and the next runs.")
 @quiet_option
-@changes.message
+@opening.message
 @options.zone()
 @options.database
 @click.pass_obj

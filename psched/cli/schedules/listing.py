@@ -14,7 +14,7 @@ from psched.base.errors import NotSupportedError, SchemaError
 from psched.base.texts import counted
 from psched.cli import options
 from psched.cli.exit_status import report_errors
-from psched.cli.other_database import settings_to_read
+from psched.cli.opening import settings_to_read
 from psched.cli.shown import (
     DUE,
     FAILING,

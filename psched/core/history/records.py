@@ -10,6 +10,7 @@ the claim returned, plus the time that has passed since on the boot-time clock o
 The claim's time is known up to half the duration of the claim's request, which is the tolerance.
 """
 
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -309,6 +310,15 @@ class WorkerRecord:
     ended: int | None = None
     clock_offset: int | None = None
     zone_data: str | None = None
+
+    @property
+    def taken_types(self) -> list[str] | None:
+        """The types that the worker takes; None means all."""
+        try:
+            found = json.loads(self.types) if self.types else None
+        except ValueError:
+            return None
+        return [str(each) for each in found] if isinstance(found, list) and found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

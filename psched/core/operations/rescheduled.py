@@ -85,7 +85,7 @@ class Rescheduled:
 
     Attributes:
         key: the key of the schedule.
-        status: its status after the change, see `psched.core.schedule_metadata`.
+        status: its status after the change, see `psched.core.schedule`.
         before: its next three runs before the change, beginning with the one that is due or
             running. They are empty if there are none, or if they could not be computed. Those of a
             paused schedule begin with the oldest one that was not decided before the pause.

@@ -1,6 +1,5 @@
 """Why no worker has started an occurrence that was due: by the records of the workers."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -175,17 +174,8 @@ def _alive(worker: WorkerRecord, now: float) -> Interval:
 
 
 def _takes(worker: WorkerRecord, type_: str) -> bool:
-    types = types_of(worker)
+    types = worker.taken_types
     return types is None or type_ in types
-
-
-def types_of(worker: WorkerRecord) -> list[str] | None:
-    """The types that a worker takes; None means all."""
-    try:
-        found = json.loads(worker.types) if worker.types else None
-    except ValueError:
-        return None
-    return [str(each) for each in found] if isinstance(found, list) and found else None
 
 
 def _no_worker(case: Case, anybody: Sequence[Interval], gap: Interval) -> Cause:
@@ -205,7 +195,7 @@ def _no_worker(case: Case, anybody: Sequence[Interval], gap: Interval) -> Cause:
 
 def _no_taker(others: Sequence[WorkerRecord], type_: str, when: str) -> Cause:
     """The cause that the workers which were alive do not take the type."""
-    taken = sorted({name for each in others for name in types_of(each) or ()})
+    taken = sorted({name for each in others for name in each.taken_types or ()})
     more = len(taken) - _MOST_NAMED
     named = ", ".join(taken[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
     text = f"no running worker takes the type {type_!r} (they take only {named})"

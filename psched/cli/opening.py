@@ -1,4 +1,4 @@
-"""Notices that a service on this host uses another database than a command would.
+"""Opens the schedules for a command: by which settings, and in whose name they are changed.
 
 Without a configured url, each user has an SQLite file of their own. A schedule that root adds to
 root's own file is never run by the service. So if no url is configured and a service serves another
@@ -7,17 +7,19 @@ database, commands that write refuse, and commands that read warn.
 
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from psched import config
-from psched.app import read_config
-from psched.base.errors import ConfigError
-from psched.base.texts import brief
+from psched.app import open_schedules, read_config
+from psched.base.errors import ConfigError, NotSupportedError, StoreError
+from psched.base.texts import brief, visible
 from psched.cli.options import ConfigLocation
+from psched.client.collection import ScheduleCollection
 from psched.config import Config
 
 if TYPE_CHECKING:
@@ -38,6 +40,11 @@ _SERVICE_CONFIG = "/etc/psched/psched.yml"  # the configuration file that the sh
 _STATE_DIRECTORY = re.compile(r"^StateDirectory=(\S+)", re.MULTILINE)
 
 
+message = click.option(
+    "-m", "--message", metavar="TEXT", help="Why, for the audit trail; see psched audit."
+)
+
+
 def settings_to_write(location: ConfigLocation) -> Config:
     """Read the settings for a command that writes to the store."""
     settings = read_config(*location)
@@ -55,6 +62,27 @@ def settings_to_read(location: ConfigLocation) -> Config:
     settings = read_config(*location)
     warn_of_other_database(settings)
     return settings
+
+
+@contextmanager
+def open_to_change(settings: Config, note: str | None = None) -> Iterator[ScheduleCollection]:
+    """Open the schedules for the command that is running."""
+    program = f"psched {click.get_current_context().info_name}"
+    with open_schedules(settings, program=program) as schedules, schedules.audited(note):
+        yield schedules
+
+
+def warn_of_types(schedules: ScheduleCollection, types: Iterable[str]) -> None:
+    """Warn on standard error about types that no worker of the last day takes, if that is known."""
+    try:
+        seen = [worker.taken_types for worker in schedules.workers_seen(86_400)]
+    except (NotSupportedError, StoreError):
+        return
+    taken = sorted({type_ for each in seen for type_ in each or ()})
+    for each in dict.fromkeys(types) if seen and None not in seen else ():
+        if each not in taken:
+            text = f"takes the type {each!r} (they take only {brief(', '.join(taken))})"
+            click.echo(f"Warning: no worker seen in the last day {visible(text)}", err=True)
 
 
 def warn_of_other_database(settings: Config) -> None:
