@@ -11,11 +11,11 @@ from pathlib import Path
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 LIMITS = {
-    "worker": {"files": 54, "calls": 450, "depth": 19},
+    "worker": {"files": 53, "calls": 400, "depth": 19},
     "runner": {"files": 13, "calls": 30, "depth": 7},
-    "add": {"files": 86, "modules": 143},
-    "list": {"files": 74, "modules": 135},
-    "help": {"files": 13, "modules": 42},
+    "add": {"files": 72, "modules": 120},
+    "list": {"files": 62, "modules": 120},
+    "help": {"files": 12, "modules": 25},
 }
 
 
