@@ -45,6 +45,14 @@ class Start:
     at: float
 
 
+PROGRAM = (
+    "read -r now _ </proc/uptime;"
+    ' echo "$PSCHED_KEY $PSCHED_SCHEDULED_TIME +$now" >>"$STARTS"'
+)
+"""What tasks of type exec run: a shell that notes its start, in hundredths of a second since the
+machine was started, by itself alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Drain:
     """Tasks that were all due, and were started.
@@ -204,13 +212,20 @@ class Fleet:
 
     def push(self, keys: Iterable[str], type_: str = "noop", *, at: int | None = None) -> None:
         """Push tasks that run once, at a time or at once."""
+        task: dict[str, Any] = {"type": type_, "run_at": at}
+        if type_ == "exec":
+            task["data"] = {"command": PROGRAM, "shell": True, "env": {"STARTS": str(self._starts)}}
         with self.schedules() as schedules:
-            schedules.push_many({"key": key, "type": type_, "run_at": at} for key in keys)
+            schedules.push_many({"key": key, **task} for key in keys)
 
     def starts(self) -> list[Start]:
         """What has been started, in that order."""
         lines = (line.split() for line in self._starts.read_text().splitlines())
-        found = [Start(key, int(scheduled), float(at)) for key, scheduled, at in lines]
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        found = [
+            Start(key, int(scheduled), float(at.removeprefix("+")) + booted * (at[0] == "+"))
+            for key, scheduled, at in lines
+        ]
         return sorted(found, key=lambda start: start.at)
 
     def drain(self, count: int, *, type_: str = "noop", stop: bool = True) -> "Drain":

@@ -1,8 +1,8 @@
 """Empty tasks per second and their cost, in several layouts of workers, beside the machine's own.
 
 A layout is a number of workers and of slots, such as 4x1, or "shipped": as the defaults have it.
-Other settings may follow: 4x1,cgroup=off. Each is measured with a fresh process for each task, and
-with processes that are reused.
+Other settings may follow: 4x1,cgroup=off. Each is measured with a fresh process for each task, with
+processes that are reused, and with tasks of type exec.
 """
 
 import contextlib
@@ -53,7 +53,8 @@ def measured(given: Any, kind: str, url: str, folder: Path) -> dict[str, Any]:  
         for name, fleet, count in fleets(stack, given.layouts, given.tasks, url, folder):
             settings = fleet.settings
             layouts[name] = {"workers": settings.processors, "concurrency": settings.concurrency}
-            contestants[name] = partial(drained, fleet, count)
+            type_ = "exec" if name.startswith("exec") else "noop"
+            contestants[name] = partial(drained, fleet, count, type_)
         samples = harness.rounds(given.rounds, contestants)
     found: dict[str, Any] = {name: harness.medians(these) for name, these in samples.items()}
     found["durability"] = harness.durability(kind, url)
@@ -62,7 +63,7 @@ def measured(given: Any, kind: str, url: str, folder: Path) -> dict[str, Any]:  
     for name in samples:
         found[name] |= harness.of_floors(samples, name)
     cost = harness.cost_in(samples)
-    for what in "fresh", "reused":
+    for what in "fresh", "reused", "exec":
         names = [f"{what}_{layout}" for layout in given.layouts]
         # What lacks a feature is not the best layout.
         alike = [name for name in names if "," not in name] or names
@@ -77,7 +78,7 @@ def measured(given: Any, kind: str, url: str, folder: Path) -> dict[str, Any]:  
 def fleets(
     stack: ExitStack, layouts: Sequence[str], tasks: int, url: str, folder: Path
 ) -> Iterator[tuple[str, Fleet, int]]:
-    """Open a fleet for each layout, with a fresh process for each task, and with reused ones.
+    """Open a fleet for each layout: with a fresh process for each task, with reused ones, for exec.
 
     Args:
         stack: closes them.
@@ -89,9 +90,10 @@ def fleets(
     Yields:
         Its name, such as fresh_4x1; the fleet; how many tasks it runs.
     """
-    for what, most, count in ("fresh", 1, tasks), ("reused", REUSED, MORE * tasks):
+    kinds = ("fresh", 1, tasks), ("reused", REUSED, MORE * tasks), ("exec", 1, tasks)
+    for what, most, count in kinds:
         for place, layout in enumerate(layouts):
-            chosen = settings_of(layout) | {"max_tasks_per_child": most}
+            chosen = settings_of(layout) | {"max_tasks_per_child": most, "exec_type": True}
             fleet = Fleet(folder, url, table=f"{what}{place}", **chosen)
             yield f"{what}_{layout}", stack.enter_context(fleet), count
 
@@ -112,9 +114,9 @@ def _value(text: str) -> object:
     return text
 
 
-def drained(fleet: Fleet, count: int) -> Sample:
+def drained(fleet: Fleet, count: int, type_: str) -> Sample:
     """Tasks per second, what each costs, and a worker's size."""
-    drain = fleet.drain(count)
+    drain = fleet.drain(count, type_=type_)
     return {
         "per_second": drain.per_second,
         **drain.costs,
