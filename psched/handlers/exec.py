@@ -1,22 +1,68 @@
 """Run a program for a task: for the built-in type ``exec``, and for the setting ``exec``."""
 
+import errno
 import os
 import signal
-import subprocess
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple, cast
 
-from psched.application.task import Task
-from psched.base.errors import CommandError, NoRoomError, ProcessStopError, no_room, text_of
+from psched.application.task import Holder, Task
+from psched.base.errors import CommandError, NoRoomError, ProcessStopError, described, text_of
 from psched.base.exec_data import check_exec
+from psched.core.columns import plain_text
 from psched.handlers.permissions import check_enabled, check_fields, find_listed
-from psched.process import kernel, tree
+from psched.process import tree
+from psched.process.program_runner import packed_order, start
 from psched.runner.messages import ProgramEnd
 
 _OK_EXIT = (0,)
+
+_NO_ROOM = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+"""The errors of a start by which the system lacks processes, memory or descriptors."""
+
+_LARGEST_PARSED = 1 << 16
+"""The most bytes of a payload that a worker reads itself: it takes a millisecond at most."""
+
+
+class Command(NamedTuple):
+    """What a program is started with; see `psched.process.program_runner.packed_order`.
+
+    Attributes:
+        arguments: the program and its arguments.
+        environment: variables that are added.
+        folder: its working folder; None for that of the worker.
+        stdin: what it reads from its standard input.
+        ok_exit: the exit statuses that count as success.
+    """
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    folder: str | None
+    stdin: bytes
+    ok_exit: Collection[int]
+
+    def packed(self, title: str, *, quiet: bool) -> bytes:
+        """The order for a program runner."""
+        arguments, environment, folder, stdin, _ = self
+        return packed_order(title, [*arguments], {**environment}, folder, stdin, quiet=quiet)
+
+    def failure_of(self, end: ProgramEnd) -> str | None:
+        """Why a program that has ended so has failed; None if it has not."""
+        if end.status in self.ok_exit:
+            return None
+        how = (
+            f"was killed by signal {end.signal}"
+            if end.status is None
+            else f"exited with status {end.status}"
+        )
+        return f"{self.arguments[0]} {how}"
+
+    def start_failure(self, error: OSError) -> CommandError | NoRoomError:
+        """What is raised if the program could not be started."""
+        if error.errno in _NO_ROOM:
+            return NoRoomError(text_of(error))
+        return CommandError(described(error))
 
 
 class Program:
@@ -27,6 +73,8 @@ class Program:
     describe the occurrence: ``PSCHED_KEY``, ``PSCHED_SCHEDULE_KEY`` (`Task.schedule_key`),
     ``PSCHED_TYPE``, ``PSCHED_SCHEDULED_TIME`` (Unix seconds), ``PSCHED_OCCURRENCE`` (the
     idempotency key), ``PSCHED_ATTEMPT``, ``PSCHED_FENCE``.
+
+    Usually a program runner runs it, see `find_command`; else a runner does, by `run`.
     """
 
     # True: a return from ``run`` finishes the task for every value of the setting ``on_return``,
@@ -44,57 +92,50 @@ class Program:
         stdin: str | None = None,  # a text for the program's standard input; None means the payload
         ok_exit: Collection[int] = _OK_EXIT,
     ) -> None:
-        self._task = task
-        self._arguments = arguments
-        self._env = env
-        self._cwd = cwd
-        self._stdin = stdin
-        self._ok_exit = ok_exit
-        self._process: subprocess.Popen[bytes] | None = None
+        self.command = Command(
+            arguments=arguments,
+            environment={**_environment(task), **env},
+            folder=cwd,
+            stdin=task.raw_data if stdin is None else stdin.encode(),
+            ok_exit=ok_exit,
+        )
+        self._pid: int | None = None
+        self._is_over = False
 
     def run(self) -> None:
         """Run the program until it exits."""
+        arguments, environment, folder, stdin, _ = self.command
+        added = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
         try:
-            self._process = self._start()
-        except OSError as error:
-            if no_room(error):
-                raise NoRoomError(text_of(error)) from error
-            raise
-        if self._process.stdin is not None:
-            # Ignore a broken pipe, because a program need not read its standard input.
-            with suppress(BrokenPipeError), self._process.stdin as stream:
-                stream.write(self._input())
-        status, peak_kb = _wait(self._process)
-        ProgramEnd.last = ProgramEnd.of_code(status, peak_kb)
-        if status not in self._ok_exit:
-            how = (
-                f"exited with status {status}" if status >= 0 else f"was killed by signal {-status}"
+            self._pid = start(
+                [os.fsencode(each) for each in arguments],
+                {**os.environb, **added},
+                None if folder is None else os.fsencode(folder),
+                stdin,
             )
-            raise CommandError(f"{self._arguments[0]} {how}")
+        except OSError as error:
+            raise self.command.start_failure(error) from None
+        code, peak_kb = self._wait(self._pid)
+        ProgramEnd.last = ProgramEnd.of_code(code, peak_kb)
+        if (failure := self.command.failure_of(ProgramEnd.last)) is not None:
+            raise CommandError(failure)
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self._arguments,
-            stdin=subprocess.PIPE,
-            env={**os.environ, **_environment(self._task), **self._env},
-            cwd=self._cwd,
-            # Create a process group for the program, so that `kill` can signal the program and its
-            # children without signalling this process.
-            process_group=0,
-            # Let the kernel kill the program when its runner dies. The worker would do this, but
-            # the worker might be dead as well.
-            preexec_fn=partial(kernel.die_with_parent, os.getpid()),  # noqa: PLW1509  # no threads
-        )
-
-    def _input(self) -> bytes:
-        return self._task.raw_data if self._stdin is None else self._stdin.encode()
+    def _wait(self, program: int) -> tuple[int, int]:
+        """Wait for the program, and reap its orphans; return its code, and the most KiB of any."""
+        peak_kb = 0
+        while True:
+            pid, status, used = os.wait4(-1, 0)
+            peak_kb = max(peak_kb, used.ru_maxrss)
+            if pid == program:
+                self._is_over = True
+                return os.waitstatus_to_exitcode(status), peak_kb
 
     def kill(self, reason: str) -> None:
         """Send TERM to the program and its process group."""
-        if self._process is None:
+        if self._pid is None:
             raise ProcessStopError(reason)
-        if self._process.returncode is None:
-            tree.send_group(self._process.pid, signal.SIGTERM)
+        if not self._is_over:
+            tree.send_group(self._pid, signal.SIGTERM)
 
 
 class Exec(Program):
@@ -142,15 +183,28 @@ class Exec(Program):
         )
 
 
-def _wait(process: subprocess.Popen[bytes]) -> tuple[int, int]:
-    """Wait for a program, and reap its orphans; return its code, and the most KiB of any."""
-    peak_kb = 0
-    while process.returncode is None:
-        pid, status, used = os.wait4(-1, 0)
-        peak_kb = max(peak_kb, used.ru_maxrss)
-        if pid == process.pid:
-            process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, peak_kb
+def find_command(
+    handler: Any,  # noqa: ANN401  # users' objects
+    assignment: Mapping[str, Any],
+    stored: bytes,
+) -> Command | None:
+    """What a worker has a program runner execute for a task; None if a runner must run its handler.
+
+    A runner also reports what is wrong with a row. And it runs what the worker must not: code of
+    users, and what can take long, such as reading a large payload or asking a file system for the
+    programs that ``exec_type`` lists.
+    """
+    if not (isinstance(handler, type) and issubclass(handler, Program)):
+        return None
+    if issubclass(handler, Exec) and not isinstance(handler.allowed, bool):
+        return None
+    try:
+        text = plain_text("data", stored, most=_LARGEST_PARSED)
+        make: Callable[[Task], Program] = handler
+        # The task asks for nothing, so it needs no holder.
+        return make(Task({**assignment, "data": text}, cast("Holder", None))).command
+    except Exception:  # noqa: BLE001  # the runner meets it again
+        return None
 
 
 def _arguments(task: Task) -> list[str]:

@@ -11,7 +11,7 @@ from setproctitle import setproctitle
 from psched.base.texts import cut, visible
 
 _PR_SET_PDEATHSIG = 1
-_PR_SET_DUMPABLE = 4
+_PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _SYS_LANDLOCK_CREATE_RULESET, _SYS_LANDLOCK_RESTRICT_SELF = 444, 446
@@ -98,6 +98,11 @@ def confine_signals() -> None:
     os.close(made)
 
 
+def is_hidden() -> bool:
+    """Whether other processes of its user cannot read this process's memory; see `secrecy`."""
+    return bool(_libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) == 0)
+
+
 def allow_dump(*, allowed: bool) -> None:
     """Set whether other processes of its user can read this process's memory; see `secrecy`."""
     _prctl(_PR_SET_DUMPABLE, int(allowed))
@@ -182,4 +187,9 @@ def _prctl(option: int, value: int) -> None:
 
 def set_title(text: str) -> None:
     """Show a text as this process's title, for ``ps``; it must contain nothing secret."""
-    setproctitle(f"psched {visible(cut(text, _LONGEST_TITLE))}")
+    setproctitle(title_of(text))
+
+
+def title_of(text: str) -> str:
+    """The whole title that `set_title` shows."""
+    return f"psched {visible(cut(text, _LONGEST_TITLE))}"

@@ -106,6 +106,8 @@ class ForkServer:
     Attributes:
         pid: the pid of the fork server.
         channel: the connection to the fork server; readable when a runner has ended.
+        for_programs: the pids of those runners that run programs, and nothing else; see
+            `psched.process.program_runner`.
 
     Raises:
         OSError: the system has no process or memory left.
@@ -142,6 +144,8 @@ class ForkServer:
         self._free = [*range(places)]
         self._places: dict[int, int] = {}
         self._ordered: list[Ordered] = []
+        self._are_for_programs = False
+        self.for_programs: set[int] = set()
         self._answer: dict[str, Any] | None = None
         self._exits: list[Exit] = []
 
@@ -207,14 +211,14 @@ class ForkServer:
             raise OSError(answer["error"], os.strerror(answer["error"]))
         return born
 
-    def order(self, count: int) -> None:
+    def order(self, count: int, *, programs: bool = False) -> None:
         """Order runners without waiting for the answer; `late` returns them when it has arrived.
 
         If an earlier order was not answered yet, or no slot is free, nothing is ordered.
         """
         count = min(count, MOST_AT_ONCE, len(self._free))
         if count > 0 and not self._ordered:
-            self._order(count)
+            self._order(count, programs=programs)
 
     def late(self) -> list[Born]:
         """Return the runners of an order for whose answer `fork` does not wait any more."""
@@ -247,6 +251,7 @@ class ForkServer:
         Send no signal to these pids after this call, because the kernel can reuse the pids.
         """
         self._free += [self._places.pop(pid) for pid in pids]
+        self.for_programs.difference_update(pids)
         with suppress(OSError):
             self.channel.send({"bury": pids})
 
@@ -255,7 +260,7 @@ class ForkServer:
         self.channel.close()
         self._born(())
 
-    def _order(self, count: int) -> None:
+    def _order(self, count: int, *, programs: bool = False) -> None:
         if count < 1:
             raise BlockingIOError("no place for another runner: killed runners have not exited yet")
         pairs = Link.pairs(count)
@@ -267,7 +272,8 @@ class ForkServer:
         try:
             theirs = [end.fileno() for _, end in pairs]
             theirs += [each.pipe.writer for each in ordered if each.pipe is not None]
-            self.channel.send({"fork": [each.place for each in ordered]}, theirs)
+            places = [each.place for each in ordered]
+            self.channel.send({"fork": places, "programs": programs}, theirs)
         except BaseException:
             for each in ordered:
                 each.close()
@@ -277,6 +283,7 @@ class ForkServer:
                 end.close()
         del self._free[: len(ordered)]
         self._ordered, self._owed[_ORDER] = ordered, self._clock.monotonic()
+        self._are_for_programs = programs
 
     def _open_pipes(self, count: int) -> Sequence[Pipe | None]:
         """The pipes for the output of new runners; None if their output is not collected."""
@@ -303,6 +310,8 @@ class ForkServer:
             for pid, each in zip(pids, ordered, strict=False)
         ]
         self._places.update((each.pid, each.place) for each in born)
+        if self._are_for_programs:
+            self.for_programs.update(each.pid for each in born)
         return born
 
     def _handle(self, message: dict[str, Any]) -> None:

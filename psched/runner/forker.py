@@ -9,10 +9,11 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from psched.base.texts import brief
-from psched.process import kernel
+from psched.process import kernel, program_runner
 from psched.process.channel import Channel
 from psched.process.inheritance import readers, reopen
 from psched.process.kernel import set_title
@@ -31,6 +32,9 @@ runner spends time on this."""
 NO_DESCRIPTOR = 71
 """Exit status: the fork server could not start, because no descriptor was left (sysexits.h:
 EX_OSERR)."""
+
+_PROGRAM_RUNNER = Path(program_runner.__file__).read_text()
+"""What a program runner executes. It is read once, because an upgrade replaces the file."""
 
 _UNTIL_WOKEN = 3600.0
 """The maximum length of one sleep in seconds; a message or a signal ends the sleep earlier."""
@@ -102,7 +106,7 @@ class Forker:
             self._inbox.let_go(signal.SIGCHLD)
             # Runners inherit the score. They cannot raise it themselves, because they are hidden.
             self._oom_score.exceed(_OOM_RAISE)
-            answer = self._fork(message["fork"], descriptors)
+            answer = self._fork(message["fork"], descriptors, programs=message["programs"])
             self._oom_score.exceed(0)
             self._inbox.take_over()
             self._say(answer)
@@ -117,8 +121,8 @@ class Forker:
                     os.waitpid(pid, 0)
                     del self._alive[pid]
 
-    def _fork(self, places: Sequence[int], ends: list[int]) -> dict[str, Any]:
-        """Fork some runners; return the answer to the order."""
+    def _fork(self, places: Sequence[int], ends: list[int], *, programs: bool) -> dict[str, Any]:
+        """Fork some runners, or program runners; return the answer to the order."""
         server = os.getpid()
         born: list[int] = []
         # This error is reported if fewer links than runners have arrived. The kernel drops links if
@@ -139,7 +143,8 @@ class Forker:
         pipes: Sequence[int | None] = ends[len(places) :] or [None] * len(places)
         for place, end, pipe in zip(places, ends, pipes, strict=False):
             try:
-                born.append(fork(partial(self._live, server, place, end, pipe, ends)))
+                live = partial(self._live, server, place, end, pipe, ends)
+                born.append(fork(partial(live, programs=programs)))
             except OSError as failed:
                 error = failed.errno
                 break
@@ -149,7 +154,14 @@ class Forker:
         return {"born": born, "error": error, "refused": refused}
 
     def _live(
-        self, server: int, place: int, own: int, pipe: int | None, ends: Sequence[int]
+        self,
+        server: int,
+        place: int,
+        own: int,
+        pipe: int | None,
+        ends: Sequence[int],
+        *,
+        programs: bool,
     ) -> int:
         """Set up a new runner's process, and run its `main`; return the exit status."""
         os.setsid()
@@ -163,6 +175,8 @@ class Forker:
         reopen(self._to_reopen)
         kernel.adopt_orphans()
         kernel.die_with_parent(server)
+        if programs:
+            program_runner.execute(_PROGRAM_RUNNER, own, hidden=kernel.is_hidden())
         # The base class of `socket.socket` is used, because its objects are created faster. An
         # attribute refers to the link until the process ends, because otherwise Python would warn
         # about an unclosed socket, which costs time.

@@ -53,6 +53,22 @@ FROM_RUNNER = Shapes(
 """The messages that a worker accepts from a runner, which must wait for the answer to one message
 before it sends the next."""
 
+FROM_PROGRAM_RUNNER = Shapes(
+    {
+        # It is executed, and can be given a program.
+        "ready": {"ready": flag},
+        # The program's exit status, or the signal that has ended it; microseconds; KiB.
+        "exited": {
+            "exited": each(maybe(whole(0, 255)), maybe(whole(1, 64)), whole(), whole()),
+        },
+        # The number of the error; whether something was lacking (0), or what is wrong: the program
+        # (1), its folder (2).
+        "unstarted": {"unstarted": each(whole(0, 4095), whole(0, 2))},
+    },
+    longest=2**10,
+)
+"""The messages that a worker accepts from a process that runs programs."""
+
 FROM_TRIGGER_HELPER = Shapes(
     {
         "run": {"run": flag, "last": flag},
@@ -118,7 +134,7 @@ FROM_FORK_SERVER = Shapes(
 
 TO_FORK_SERVER = Shapes(
     {
-        "fork": {"fork": listed(whole(0, 100_000), 64)},
+        "fork": {"fork": listed(whole(0, 100_000), 64), "programs": flag},
         "bury": {"bury": listed(pid, 100_000)},
     },
     longest=2**17,

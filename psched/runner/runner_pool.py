@@ -23,9 +23,10 @@ from psched.process.cgroup import Cgroup, OomCounter, RunnerCgroups
 from psched.process.child import Child, Exit, reap
 from psched.process.link import Link
 from psched.process.orphan_reaper import OrphanReaper
+from psched.process.program_runner import STOP
 from psched.process.signals import Waitable
 from psched.runner.fork_server import MOST_AT_ONCE, Born, ForkServer
-from psched.runner.messages import FROM_RUNNER
+from psched.runner.messages import FROM_PROGRAM_RUNNER, FROM_RUNNER
 from psched.runner.shared_memory import NOTHING, Reason, StopFlags, StopFlagTable
 
 
@@ -36,6 +37,8 @@ class RunnerChild(Child):
         stop_flags: tell the runner why its task is being stopped, and tell the worker whether the
             runner has begun its task.
         offspring: tells whether the runner has any children.
+        pipe: carries its output; None if its output is not collected.
+        programs: whether it runs programs, and nothing else; see `psched.process.program_runner`.
         cgroup: the runner's own cgroup; None if the runner has no cgroup of its own.
         lost_server: whether the runner's fork server died while the runner was alive.
         used: whether the runner has run a task.
@@ -52,12 +55,15 @@ class RunnerChild(Child):
         now: float,
         stop_flags: StopFlags,
         pipe: Pipe | None = None,
+        *,
+        programs: bool = False,
     ) -> None:
         super().__init__(pid, link, now)
-        link.expects = FROM_RUNNER
+        link.expects = FROM_PROGRAM_RUNNER if programs else FROM_RUNNER
         self.stop_flags = stop_flags
         self.pipe = pipe
         self.offspring = tree.Offspring(pid)
+        self.programs = programs
         self.cgroup: Cgroup | None = None
         self.lost_server = False
         self.used = False
@@ -72,6 +78,8 @@ class RunnerChild(Child):
 
     @override
     def send(self, number: signal.Signals) -> None:
+        if self.programs and number is signal.SIGTERM:
+            self.link.send(STOP)
         super().send(number)
         if number is signal.SIGKILL and self.exit is None:
             self.killed = True
@@ -99,13 +107,14 @@ full minute, or in five minutes.
 class RunnerPool(ABC):
     """Creates a worker's runners before they are needed, and ends them with all their processes.
 
-    Subclasses create the runners, and append each new runner to `_idle`. When a runner ends, the
-    subclass removes it from `_idle`. When all processes that the runner has left behind are dead,
-    the subclass appends it to `_cleared`.
+    Subclasses create the runners, and append each new runner to `_idle`, or to `_idle_programs` if
+    it runs programs. When a runner ends, the subclass removes it from there. When all processes
+    that the runner has left behind are dead, the subclass appends it to `_cleared`.
     """
 
     def __init__(self) -> None:
         self._idle: list[RunnerChild] = []
+        self._idle_programs: list[RunnerChild] = []
         self._held: set[RunnerChild] = set()
         self._cleared: list[RunnerChild] = []
         # The value of `oom_kills` when the last runner was acquired after the last call of `reap`.
@@ -150,7 +159,16 @@ class RunnerPool(ABC):
 
     def acquire(self) -> RunnerChild:
         """Return a waiting runner for one task; `prepare` must be called before."""
-        runner = self._idle.pop()
+        return self._given(self._idle.pop())
+
+    def acquire_for_program(self) -> RunnerChild | None:
+        """Return a waiting runner that runs only programs; None if there is none.
+
+        Then a runner can run the program, too, and there may be one for the next program.
+        """
+        return self._given(self._idle_programs.pop()) if self._idle_programs else None
+
+    def _given(self, runner: RunnerChild) -> RunnerChild:
         # The flags are reset, because they might still describe the runner's previous task.
         runner.stop_flags.write(Reason.NONE)
         runner.stop_flags.begun = False
@@ -170,25 +188,30 @@ class RunnerPool(ABC):
         clean = self.clear(runner)
         if clean:
             runner.used = True
-            # The runner is inserted at the front. `acquire` takes a runner from the end, so that it
-            # takes unused runners first.
-            self._idle.insert(0, runner)
+            self._line_up(runner)
         else:
             self.kill(runner)
         return clean
 
     def hold(self, runner: RunnerChild) -> None:
         """Give a runner no further task until `unhold` is called; no effect if it is not idle."""
-        if runner in self._idle:
-            self._idle.remove(runner)
-            self._held.add(runner)
+        for idle in self._idle, self._idle_programs:
+            if runner in idle:
+                idle.remove(runner)
+                self._held.add(runner)
 
     def unhold(self, runner: RunnerChild) -> None:
         """Allow further tasks for a runner that was held."""
         if runner in self._held:
             self._held.remove(runner)
             if runner.exit is None and not runner.link.closed:
-                self._idle.insert(0, runner)
+                self._line_up(runner)
+
+    def _line_up(self, runner: RunnerChild) -> None:
+        """Have a runner that has run a task wait for another one."""
+        # The runner is inserted at the front. `acquire` takes a runner from the end, so that it
+        # takes unused runners first.
+        (self._idle_programs if runner.programs else self._idle).insert(0, runner)
 
     @abstractmethod
     def clear(self, runner: RunnerChild) -> bool:
@@ -243,11 +266,12 @@ class RunnerPool(ABC):
         """
         if quiet <= _QUIET:
             return
-        # `give_back` inserts used runners at the front, the last one first.
-        idle = [runner for runner in self._idle if quiet > _LONG_QUIET or not runner.used]
-        for runner in idle[1:]:
-            self._idle.remove(runner)
-            self._let_exit(runner)
+        for line in self._idle, self._idle_programs:
+            # `give_back` inserts used runners at the front, the last one first.
+            idle = [runner for runner in line if quiet > _LONG_QUIET or not runner.used]
+            for runner in idle[1:]:
+                line.remove(runner)
+                self._let_exit(runner)
 
     @abstractmethod
     def _let_exit(self, runner: RunnerChild) -> None:
@@ -272,6 +296,10 @@ _log = logging.getLogger("psched.worker")
 _PLACES_PER_TASK = 4
 """The number of slots for each task that can run at the same time. One slot per task would not be
 enough, because waiting runners, and runners that do not die, occupy slots as well."""
+
+
+_NO_PROGRAMS = 60.0
+"""Seconds for which runners run the programs if a process for programs has not started."""
 
 
 class ForkingRunnerPool(RunnerPool):
@@ -319,6 +347,9 @@ class ForkingRunnerPool(RunnerPool):
         self._dismissed = False
         self._clock = clock
         self._alive: dict[int, RunnerChild] = {}
+        self._most_programs = concurrency
+        self._no_programs_before = 0.0
+        self._program_runners = FaultLog("runners for programs do not start", _log, clock)
         self._reaper = OrphanReaper[RunnerChild](clock)
         self._cgroups = None if cgroup is None else RunnerCgroups(cgroup, clock)
         self._server_deaths = FaultLog("the fork server died", _log, clock)
@@ -385,6 +416,19 @@ class ForkingRunnerPool(RunnerPool):
                 server.order(count - len(self._idle))
 
     @override
+    def acquire_for_program(self) -> RunnerChild | None:
+        runner = super().acquire_for_program()
+        server, now = self._server, self._clock.monotonic()
+        # Without a pipe, there would be no output, because it is collected or follows the log.
+        if runner is None and server is not None and self._output is not None:
+            there = sum(each.programs for each in self._alive.values())
+            count = min(1 + there, self._most_programs - there)
+            if now >= self._no_programs_before and not self._dismissed:
+                with suppress(OSError):
+                    server.order(count, programs=True)
+        return runner
+
+    @override
     def clear(self, runner: RunnerChild) -> bool:
         if runner.exit is not None:
             return False  # the runner cannot be used again, and `reap` has handled its tree
@@ -427,6 +471,9 @@ class ForkingRunnerPool(RunnerPool):
             runner = self._alive.pop(exit_.pid, None)
             if runner is not None:  # if None, the process was an orphan or a fork server
                 runner.reaped(exit_)
+                if runner.programs and not (runner.ready or runner.lost_server):
+                    self._program_runners.failed(f"one {exit_}")
+                    self._no_programs_before = self._clock.monotonic() + _NO_PROGRAMS
                 self._reaper.add(runner, runner.cgroup)
                 ended.append(runner)
         self._check_idle()
@@ -458,12 +505,13 @@ class ForkingRunnerPool(RunnerPool):
 
     @override
     def dismiss(self) -> bool:
-        for runner in [*self._idle, *self._held]:
+        for runner in [*self._idle, *self._held, *self._idle_programs]:
             self._let_exit(runner)
         self._idle.clear()
+        self._idle_programs.clear()
         self._dismissed = True
         self._dismiss_servers()
-        return any(runner.used for runner in self._alive.values())
+        return any(runner.used and not runner.programs for runner in self._alive.values())
 
     @override
     def _let_exit(self, runner: RunnerChild) -> None:
@@ -485,13 +533,25 @@ class ForkingRunnerPool(RunnerPool):
 
     def _check_idle(self) -> None:
         """Drop waiting runners that have died, or that have sent a message without a task."""
-        for runner in self._idle:
+        for runner in self._alive.values():
+            if not runner.programs or runner.ready:
+                continue
+            if runner.link.receive():
+                runner.ready = True
+                if self._program_runners.ongoing:
+                    self._program_runners.passed()
+                if self._dismissed:
+                    self._let_exit(runner)
+                else:
+                    self._idle_programs.append(runner)
+            self.cut_off(runner)
+        for runner in [*self._idle, *self._idle_programs]:
             if runner.link.receive() or runner.link.halfway:
                 # The runner is killed, because this message would be mistaken for a message of its
                 # next task.
                 runner.link.cut("a message without a task")
             self.cut_off(runner)
-        self._idle = [runner for runner in self._idle if not runner.link.closed]
+        self._drop_idle(lambda runner: runner.link.closed)
 
     def _reuse_cgroup(self, runner: RunnerChild) -> None:
         """Release the cgroup of a runner that has no process left, and note its CPU time.
@@ -511,10 +571,14 @@ class ForkingRunnerPool(RunnerPool):
             if pid in self._alive:
                 self._alive[pid].lost_server = True
         # The waiting runners of this fork server are dropped, because the kernel kills them now.
-        self._idle = [runner for runner in self._idle if not runner.lost_server]
+        self._drop_idle(lambda runner: runner.lost_server)
         self._close(server)
         if server.pid in self._spared:  # not reaped yet, so no other process has this pid
             tree.send(server.pid, signal.SIGKILL)
+
+    def _drop_idle(self, is_useless: Callable[[RunnerChild], bool]) -> None:
+        for line in self._idle, self._idle_programs:
+            line[:] = [runner for runner in line if not is_useless(runner)]
 
     def _dismiss_servers(self) -> None:
         """Close fork servers that have no runner left and are not needed any more."""
@@ -537,6 +601,8 @@ class ForkingRunnerPool(RunnerPool):
             server = self.start()
             born = server.fork(count)
         self._enrol(server, born)
+        if all(each.pid in server.for_programs for each in born):  # an earlier order, which had to be answered first
+            self._enrol(server, server.fork(count))
 
     def _up_to_date(self) -> ForkServer:
         """Return the current fork server; replace it first if it is outdated; see `renew`."""
@@ -557,7 +623,8 @@ class ForkingRunnerPool(RunnerPool):
         """Record the runners of an order for whose answer nobody has waited."""
         late = self._enrol(server, server.late())
         for runner in late if self._dismissed else ():  # no task will follow
-            self._idle.remove(runner)
+            if not runner.programs:
+                self._idle.remove(runner)
             self._let_exit(runner)
 
     def _enrol(self, server: ForkServer, born: Iterable[Born]) -> Sequence[RunnerChild]:
@@ -566,14 +633,18 @@ class ForkingRunnerPool(RunnerPool):
         now = self._clock.monotonic()
         pipes = list[Pipe]()
         for place, pid, link, pipe in born:
-            runner = RunnerChild(pid, link, now, self._servers[server].at(place), pipe)
+            flags, programs = self._servers[server].at(place), pid in server.for_programs
+            runner = RunnerChild(pid, link, now, flags, pipe, programs=programs)
             if pipe is not None:
                 pipes.append(pipe)
             self._alive[pid] = runner
             self._reaper.born(runner)
             if self._cgroups is not None:
                 runner.cgroup = self._cgroups.acquire(pid)
-            self._idle.append(runner)
+            if not programs:  # else it says when it is ready
+                self._idle.append(runner)
+            elif pipe is None:  # no descriptor was left
+                self._let_exit(runner)
             enrolled.append(runner)
         if pipes and self._output is not None:
             self._output.watch(pipes)

@@ -4,7 +4,7 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from psched.app import CLOCK, make_store, open_in_worker
 from psched.application.dispatch import Dispatch, Router
 from psched.base.clock import Clock
 from psched.base.errors import ConfigError, LoadError
+from psched.base.exec_data import EXEC_TYPE
 from psched.base.log import Log
 from psched.base.texts import brief, cut, visible
 from psched.client.collection import preload
@@ -26,7 +27,8 @@ from psched.core.history.recording import Recorder, StoreClock
 from psched.core.remote_policy import answer_request
 from psched.core.schedule import Schedules
 from psched.core.store_protocol import Store
-from psched.handlers.configured import built_in_handlers
+from psched.handlers.configured import SingleHandler, built_in_handlers
+from psched.handlers.exec import Command, find_command
 from psched.handlers.permissions import describe_programs, describe_triggers
 from psched.master.generation_spec import BAD_CONFIG, BAD_HANDLERS, DRAINED, WorkerIdentity
 from psched.memory import MEMORY
@@ -42,7 +44,7 @@ from psched.runner.runner_pool import ForkingRunnerPool
 from psched.runner.shared_memory import StopFlags
 from psched.service.functions import App
 from psched.worker.chores import create_missing_table, renew_times
-from psched.worker.context import Context
+from psched.worker.context import Context, no_command
 from psched.worker.worker import Worker, clean_up
 
 preload()
@@ -194,9 +196,34 @@ class WorkerBoot:
                 types=handled_types(settings, dispatch),
             ),
             output=output,
+            find_command=command_finder(settings, dispatch),
             startup=partial(_startup_steps, store, settings, prepare, self.place.number),
         )
         return Worker(context, inbox=self.inbox, log=self.log)
+
+
+def command_finder(
+    settings: Config, dispatch: Dispatch | None
+) -> Callable[[Mapping[str, Any], bytes], Command | None]:
+    """A function for `Context.find_command`; it calls no code of users."""
+    own = dispatch is not None and not isinstance(dispatch, SingleHandler)
+    kind = Dispatch if dispatch is None else type(dispatch)
+    has_hooks = any(
+        getattr(kind, name) is not getattr(Dispatch, name) for name in ("after_fork", "before_exit")
+    )
+    if has_hooks or settings.task_signals == "own" or (own and kind.find is not Dispatch.find):
+        return no_command
+    find = Router(None if own else dispatch, built_in_handlers(settings)).find
+    if own and Router(dispatch, {}).find(EXEC_TYPE) is not None:
+        return no_command
+
+    def find_one(assignment: Mapping[str, Any], stored: bytes) -> Command | None:
+        type_ = assignment["type"]
+        if own and type_ != EXEC_TYPE:
+            return None
+        return find_command(find(type_), assignment, stored)
+
+    return find_one
 
 
 def handled_types(settings: Config, dispatch: Dispatch | None) -> Sequence[str] | None:

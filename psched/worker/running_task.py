@@ -14,6 +14,7 @@ from psched.core.history.records import SERVER_DIED, Attempt, Outcome
 from psched.core.model import Decision, Finish, Occurrence, Quarantine, Release, Retry, Row
 from psched.core.output.records import KEPT, RunningAttempt
 from psched.core.settling import Ending
+from psched.handlers.exec import Command
 from psched.output.captured import NO_OUTPUT, CapturedOutput
 from psched.process.child import KillLadder
 from psched.runner.messages import EndReport
@@ -92,6 +93,7 @@ class RunningTask(Lease):
         definition: the definition of the row's schedule.
         occurrence: the occurrence that is run.
         runner: the process that runs the task.
+        command: what a program runner executes for it; None if a runner calls its handler.
         started: when the task was started, seconds of the monotonic clock.
         store_clock: the store's clock.
         started_at: when the task was started, as a reading of the store's clock.
@@ -122,6 +124,7 @@ class RunningTask(Lease):
     definition: Definition
     occurrence: Occurrence
     runner: RunnerChild
+    command: Command | None = None
     started: float
     store_clock: StoreClock
     started_at: Reading = NEVER

@@ -4,6 +4,7 @@ Tasks are stopped at time limits and before their leases end, even if the store 
 """
 
 import logging
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
@@ -11,16 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from psched.application.task import assignment
 from psched.base.clock import Clock
-from psched.base.errors import InvalidError, TransientStoreError, UnknownOutcomeError, text_of
+from psched.base.errors import (
+    InvalidError,
+    NoRoomError,
+    TransientStoreError,
+    UnknownOutcomeError,
+    text_of,
+)
 from psched.base.fault_log import FaultLog
 from psched.base.texts import brief
 from psched.config import Config
 from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry
 from psched.core.policy import Run
+from psched.handlers.exec import Command
 from psched.output.captured import UNKNOWN, CapturedOutput, LiveOutput, Pipe, Whose
 from psched.process.child import KillLadder
+from psched.process.kernel import title_of
 from psched.process.signals import Waitable
-from psched.runner.messages import EndReport
+from psched.runner.messages import EndReport, ProgramEnd
 from psched.runner.runner_pool import RunnerChild, RunnerPool
 from psched.runner.shared_memory import Reason
 from psched.runner.standard_streams import NONE, PIPE, RAW
@@ -33,6 +42,7 @@ if TYPE_CHECKING:
     from psched.worker.store_gateway import StoreGateway
 
 _log = logging.getLogger("psched.worker")
+_task_log = logging.getLogger("psched.task")
 
 FORK_PAUSE = 1
 """If no process could be forked: seconds until the next claim, or until a postponed row is due."""
@@ -208,6 +218,7 @@ class TaskTable:
         self._pool = context.pool
         self._clock = context.clock
         self._recorder = context.recorder
+        self._find_command = context.find_command
         self._output = context.output
         self._guard = TaskGuard(context.settings, context.pool, context.clock, context.deadman)
         self._printing: dict[int, RunningTask] = {}
@@ -260,7 +271,13 @@ class TaskTable:
         The runner gets it by the next call of `send_starts`.
         """
         row, hold = lease.row, lease.hold
-        runner = self._pool.acquire()
+        place = _PLACES.get(run.definition.settings.output, PIPE)
+        fields, stored = assignment(row, run.definition, run.scheduled_time), _stored(row.data)
+        runner = command = None
+        if place != RAW and (command := self._find_command(fields, stored)) is not None:
+            runner = self._pool.acquire_for_program()
+        if runner is None:
+            runner, command = self._pool.acquire(), None
         task = RunningTask(
             row=row,
             definition=run.definition,
@@ -268,6 +285,7 @@ class TaskTable:
             deadlines=lease.deadlines,
             hold=hold,
             runner=runner,
+            command=command,
             started=self._clock.monotonic(),
             store_clock=self._recorder.clock,
             started_at=self._recorder.clock.reading(),
@@ -275,7 +293,6 @@ class TaskTable:
         self.running[row.key] = task
         if hold is not None:
             self.holding[hold.key] = task
-        place = _PLACES.get(run.definition.settings.output, PIPE)
         if runner.pipe is None or self._output is None:
             place = RAW if place == PIPE else place
         elif place == PIPE:
@@ -289,10 +306,13 @@ class TaskTable:
         if self.reporter is not None and task.is_pinged:
             self.reporter.started(task)
         self._guard.begin(task)
-        runner.link.data_limit = run.definition.settings.data_limit
-        task_fields = assignment(row, run.definition, run.scheduled_time)
-        message = {"run": {**task_fields, "output": place}}
-        runner.link.store(message, _stored(row.data))
+        if command is not None:
+            runner.stop_flags.begun = True
+            title = f"runner: {run.definition.type} {task.occurrence} attempt {row.attempt}"
+            runner.link.store(command.packed(title_of(title), quiet=place == NONE))
+        else:
+            runner.link.data_limit = run.definition.settings.data_limit
+            runner.link.store({"run": {**fields, "output": place}}, stored)
         self._starting.append(runner.link)
 
     def send_starts(self) -> None:
@@ -484,6 +504,8 @@ class TaskTable:
             task.runner.link.cut("a message out of turn")
             return
         message = messages[0]
+        if task.command is not None:
+            message = _end_of_program(task, task.command, message)
         if not message.keys().isdisjoint(_ENDS):
             self._handle_end(task, message)
             return
@@ -532,6 +554,27 @@ def _obey(task: RunningTask, message: Mapping[str, Any], gateway: "StoreGateway"
     else:
         task.decided(Finish() if message["decide"] == "finish" else Release())
     return True
+
+
+def _end_of_program(
+    task: RunningTask, command: Command, message: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The message with which a runner would tell what a program runner has told."""
+    failure, how, used = None, (None, None), None
+    if "exited" in message:
+        how, used = message["exited"][:2], message["exited"][2:]
+        failure = command.failure_of(ProgramEnd(*how))
+    else:
+        number, what = message["unstarted"]
+        of = () if not what else (command.arguments[0] if what == 1 else command.folder,)
+        error = command.start_failure(OSError(number, os.strerror(number), *of))
+        failure = text_of(error)
+        if isinstance(error, NoRoomError):
+            return {"no_room": failure, "last": False}
+    if failure is not None:
+        _task_log.error("%s", failure, extra={"subject": task.occurrence})
+    end = {"done": failure, "error": None, "exit": how, "used": used}
+    return {**end, "last": False, "store": False, "result": None}
 
 
 def _stored(data: str | bytes | None) -> bytes:

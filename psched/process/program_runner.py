@@ -1,0 +1,328 @@
+"""A process that runs programs for tasks, one after the other; it starts each and waits for it.
+
+::
+
+    fork server
+    └─ program runner    leads a session, is in a cgroup of its own, adopts orphans
+       └─ program        leads a session of its own, too
+
+A runner is a bad parent for a program, because it contains the users' handlers: to copy it costs
+several times what the program itself costs. So a program runner contains as little as possible. It
+executes the interpreter anew, with the text of this file alone, which therefore imports no module
+of psched and none that is slow to load. After an upgrade there is no difference between this text
+and that of the worker, because the fork server has read it at its own start.
+
+The worker sends an order: two lengths, that of its head and that of the program's input; the head,
+fields that end with NUL; the input. It is followed by `STOP` and by TERM if the program is to be
+stopped: TERM alone may have been sent to all processes of a service. The answers are those of
+`psched.runner.messages.FROM_PROGRAM_RUNNER`.
+"""
+
+import ctypes
+import errno
+import os
+import signal
+import struct
+import sys
+
+TYPE_CHECKING = False  # as `typing` has it, which takes long to load
+if TYPE_CHECKING:
+    import resource
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+_KILL, _TERM, _CHLD = int(signal.SIGKILL), int(signal.SIGTERM), int(signal.SIGCHLD)
+_IGNORED_BY_PYTHON = (int(signal.SIGPIPE), int(signal.SIGXFSZ))
+
+_LENGTHS = struct.Struct("!II")
+
+_CHUNK = 1 << 16
+
+STOP = _LENGTHS.pack(0, 0)
+"""Sent before a TERM that the program is to receive."""
+
+IDLE = "psched runner: idle"
+
+_NO_COMMAND = 127
+"""The exit status of a process that could not execute its program, as in shells."""
+
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+_prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
+
+
+def packed_order(
+    title: str,
+    arguments: list[str],
+    environment: dict[str, str],
+    folder: str | None,
+    stdin: bytes,
+    *,
+    quiet: bool,
+) -> bytes:
+    """An order to run a program.
+
+    Args:
+        title: that of the program runner meanwhile.
+        arguments: the program and its arguments.
+        environment: variables that are added to those of the fork server.
+        folder: the program's working folder; None: that of the fork server.
+        stdin: what it reads from its standard input.
+        quiet: whether its output is thrown away.
+
+    Raises:
+        ValueError: a text cannot be given to a process.
+    """
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    fields = [title, "quiet" if quiet else "", folder or "", str(len(arguments))]
+    texts = [os.fsencode(text) for text in (*fields, *arguments, *variables)]
+    if any(b"\0" in text for text in texts):
+        raise ValueError("embedded null byte")
+    head = b"\0".join(texts)
+    return _LENGTHS.pack(len(head), len(stdin)) + head + stdin
+
+
+def start(
+    arguments: list[bytes],
+    environment: dict[bytes, bytes],
+    folder: bytes | None,
+    stdin: bytes,
+    *,
+    quiet: bool = False,
+) -> int:
+    """Start a program as a child of this process, and return its pid once it is executed.
+
+    It leads a session of its own, reads its input from a file in memory, and inherits no further
+    descriptor. The kernel kills it when this process dies.
+
+    Raises:
+        OSError: it was not executed. ``filename`` is the folder if that is the reason, and the
+            program if it cannot be executed; otherwise None, because something was lacking.
+    """
+    parent = os.getpid()
+    numbers = [os.memfd_create("input")]
+    try:
+        _write(numbers[0], stdin)
+        os.lseek(numbers[0], 0, os.SEEK_SET)
+        numbers += os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _become(arguments, environment, folder, numbers, parent, quiet=quiet)
+            finally:
+                os._exit(_NO_COMMAND)
+        os.close(numbers.pop())
+        # The end of the pipe: it is closed when the program is executed.
+        report = os.read(numbers[-1], _CHUNK)
+    finally:
+        for number in numbers:
+            os.close(number)
+    if not report:
+        return pid
+    os.waitpid(pid, 0)
+    error, at_folder = map(int, report.split())
+    raise OSError(error, os.strerror(error), os.fsdecode((at_folder and folder) or arguments[0]))
+
+
+def _become(
+    arguments: list[bytes],
+    environment: dict[bytes, bytes],
+    folder: bytes | None,
+    numbers: list[int],
+    parent: int,
+    *,
+    quiet: bool,
+) -> None:
+    """Execute a program in this process, which was forked for it; report why it cannot be."""
+    stdin, _, report = numbers
+    os.setsid()
+    # The signal first: afterwards, a parent that has died meanwhile is seen.
+    _prctl(_PR_SET_PDEATHSIG, _KILL, 0, 0, 0)
+    if os.getppid() != parent:
+        return
+    at_folder = 0
+    try:
+        os.dup2(stdin, 0)
+        if quiet:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, 1)
+            os.dup2(null, 2)
+            os.close(null)
+        if folder is not None:
+            at_folder = 1
+            os.chdir(folder)
+            at_folder = 0
+        for number in _IGNORED_BY_PYTHON:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        failure = OSError()
+        for path in _paths(arguments[0], environment):
+            try:
+                os.execve(path, arguments, environment)  # noqa: S606  # no shell
+            except OSError as error:
+                # A file that cannot be executed tells more than one that is not there.
+                if failure.errno in {None, errno.ENOENT, errno.ENOTDIR}:
+                    failure = error
+        raise failure
+    except OSError as error:
+        os.write(report, b"%d %d" % (error.errno or 0, at_folder))
+
+
+def _paths(program: bytes, environment: dict[bytes, bytes]) -> list[bytes]:
+    """Where a program is looked for, in that order."""
+    if b"/" in program:
+        return [program]
+    folders = environment.get(b"PATH", os.fsencode(os.defpath)).split(b":")
+    return [os.path.join(folder, program) for folder in folders]  # noqa: PTH118  # loads less
+
+
+def _write(number: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(number, left) :]
+
+
+def execute(text: str, link: int, *, hidden: bool) -> None:
+    """Turn this process, which the fork server has forked, into a program runner.
+
+    Args:
+        text: the text of this file.
+        link: the descriptor of its end of the link to the worker.
+        hidden: whether other processes of the user must not read its memory; see `secrecy`.
+
+    Raises:
+        OSError: the interpreter cannot be executed.
+    """
+    # No signal must end the interpreter before it runs this text.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    os.set_inheritable(link, True)  # noqa: FBT003  # its parameter has no name
+    # -I and -S: neither the environment nor a package decides what is loaded.
+    flags = (str(link), str(os.getppid()), "hidden" if hidden else "")
+    os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", text, *flags])  # noqa: S606
+
+
+class _ProgramRunner:
+    """A program runner, in its own process."""
+
+    def __init__(self, link: int) -> None:
+        self._link = link
+        self._environment = dict(os.environb)
+        self._waits_for = (_TERM, _CHLD)
+        # The kernel shows this part of the memory as the process's title. The text of this file is
+        # there, so that there is room.
+        with open("/proc/self/stat", "rb") as file:  # noqa: PTH123  # loads less
+            first, end = file.read().rpartition(b")")[2].split()[45:47]
+        self._title, self._room = int(first), int(end) - int(first)
+
+    def run(self) -> None:
+        """Obey orders until the worker closes the link."""
+        self._show(os.fsencode(IDLE))
+        self._tell(b'{"ready":true}')
+        while (order := self._next_order()) is not None:
+            while self._reap():
+                pass
+            (title, quiet, folder, count, *texts), stdin = order
+            arguments, added = texts[: int(count)], texts[int(count) :]
+            self._show(title)
+            variables = (text.partition(b"=") for text in added)
+            environment = self._environment | {name: value for name, _, value in variables}
+            try:
+                pid = start(arguments, environment, folder or None, stdin, quiet=bool(quiet))
+            except OSError as error:
+                what = 0 if error.filename is None else 1 + (error.filename == os.fsdecode(folder))
+                self._tell(b'{"unstarted":[%d,%d]}' % (error.errno or 0, what))
+            else:
+                self._tell(self._wait(pid))
+            self._show(os.fsencode(IDLE))
+
+    def _next_order(self) -> tuple[list[bytes], bytes] | None:
+        """The next order: its fields, and the program's input; None at the end of the link."""
+        while (lengths := self._read(_LENGTHS.size)) is not None:
+            head, data = _LENGTHS.unpack(lengths)
+            if head:  # else it is `STOP`, and came when the program had ended
+                order, stdin = self._read(head), self._read(data)
+                return None if order is None or stdin is None else (order.split(b"\0"), stdin)
+        return None
+
+    def _read(self, size: int) -> bytes | None:
+        found = bytearray()
+        while len(found) < size:
+            chunk = os.read(self._link, min(size - len(found), _CHUNK))
+            if not chunk:
+                return None
+            found += chunk
+        return bytes(found)
+
+    def _wait(self, program: int) -> bytes:
+        """Wait for the end of a program, and reap its orphans; return how it has ended."""
+        peak_kb = 0
+        while True:
+            if signal.sigwait(self._waits_for) == _TERM and self._is_stop():
+                try:  # noqa: SIM105  # loads less
+                    os.killpg(program, _TERM)
+                except (ProcessLookupError, PermissionError):
+                    pass
+            while (ended := self._reap()) is not None:
+                pid, status, used = ended
+                peak_kb = max(peak_kb, used.ru_maxrss)
+                if pid == program:
+                    code = os.waitstatus_to_exitcode(status)
+                    how = b"%d,null" % code if code >= 0 else b"null,%d" % -code
+                    cpu_us = round((used.ru_utime + used.ru_stime) * 1_000_000)
+                    return b'{"exited":[%s,%d,%d]}' % (how, cpu_us, peak_kb)
+
+    def _is_stop(self) -> bool:
+        """Whether the worker has sent `STOP`."""
+        found = False
+        os.set_blocking(self._link, False)
+        try:
+            while data := os.read(self._link, len(STOP)):
+                found = True
+            if data == b"":
+                os._exit(0)  # the worker has died, and so does the program
+        except BlockingIOError:
+            return found
+        finally:
+            os.set_blocking(self._link, True)
+        return found
+
+    @staticmethod
+    def _reap() -> "tuple[int, int, resource.struct_rusage] | None":
+        try:
+            ended = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        return ended if ended[0] else None
+
+    def _show(self, title: bytes) -> None:
+        if len(title) < self._room:
+            ctypes.memmove(self._title, title.ljust(self._room, b"\0"), self._room)
+
+    def _tell(self, text: bytes) -> None:
+        _write(self._link, _LENGTHS.pack(len(text), 0) + text)
+
+
+def main() -> None:
+    """Run programs, in a process that `execute` has prepared."""
+    link, server = map(int, sys.argv[1:3])
+    # Again, because the interpreter's file can have capabilities: then the kernel forgets it.
+    _prctl(_PR_SET_PDEATHSIG, _KILL, 0, 0, 0)
+    if os.getppid() != server:
+        return
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number != link:  # noqa: PLR2004  # standard error
+            try:  # noqa: SIM105  # loads less
+                os.close(number)
+            except OSError:
+                pass  # the descriptor by which the folder was listed
+    os.set_blocking(link, True)
+    os.set_inheritable(link, False)  # noqa: FBT003  # its parameter has no name
+    runner = _ProgramRunner(link)
+    if sys.argv[3]:
+        _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    try:  # noqa: SIM105  # loads less
+        runner.run()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the worker has died
+
+
+if __name__ == "__main__":
+    main()
