@@ -45,10 +45,7 @@ class Start:
     at: float
 
 
-PROGRAM = (
-    "read -r now _ </proc/uptime;"
-    ' echo "$PSCHED_KEY $PSCHED_SCHEDULED_TIME +$now" >>"$STARTS"'
-)
+PROGRAM = 'read -r now _ </proc/uptime; echo "$PSCHED_KEY $PSCHED_SCHEDULED_TIME +$now" >>"$STARTS"'
 """What tasks of type exec run: a shell that notes its start, in hundredths of a second since the
 machine was started, by itself alone."""
 

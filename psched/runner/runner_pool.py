@@ -601,7 +601,9 @@ class ForkingRunnerPool(RunnerPool):
             server = self.start()
             born = server.fork(count)
         self._enrol(server, born)
-        if all(each.pid in server.for_programs for each in born):  # an earlier order, which had to be answered first
+        if all(
+            each.pid in server.for_programs for each in born
+        ):  # an earlier order, which had to be answered first
             self._enrol(server, server.fork(count))
 
     def _up_to_date(self) -> ForkServer:
