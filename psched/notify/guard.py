@@ -8,10 +8,9 @@ its arguments. The report is `SUCCESS`, or says what the program did, such as ``
 """
 
 import os
-import subprocess
+import signal
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 SUCCESS = "ok"
 
@@ -26,7 +25,7 @@ def main(path: str, report: int, parent: int, seconds: float, command: Sequence[
     kernel.die_with_parent(parent)
     kernel.adopt_orphans()
     try:
-        how = _run(command, seconds, partial(kernel.die_with_parent, os.getpid()))
+        how = _run(command, seconds)
     finally:
         for _ in range(_ATTEMPTS):
             if tree.kill_all_below(os.getpid()) and _reap():
@@ -44,19 +43,25 @@ def _reap() -> bool:
     return False
 
 
-def _run(command: Sequence[str], seconds: float, begin: Callable[[], None]) -> str:
+def _run(command: Sequence[str], seconds: float) -> str:
     """Run the program until it ends, or the time limit is over; say what it did."""
+    from psched.process.program_runner import start  # noqa: PLC0415  # found only by now
+
+    news = (signal.SIGCHLD, signal.SIGALRM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, news)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        process = subprocess.Popen(command, preexec_fn=begin)  # noqa: PLW1509  # no threads
-    except (OSError, ValueError) as error:
-        return f"cannot be started: {getattr(error, 'strerror', None) or error}"
-    try:
-        status = process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return f"has not ended within {seconds:g} s"
-    if status < 0:
-        return f"was killed by signal {-status}"
-    return f"exited with status {status}" if status else SUCCESS
+        program = start([os.fsencode(each) for each in command], os.environb, None, None)
+    except OSError as error:
+        return f"cannot be started: {error.strerror}"
+    while signal.sigwait(news) != signal.SIGALRM:
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == program:
+                status = os.waitstatus_to_exitcode(ended[1])
+                if status < 0:
+                    return f"was killed by signal {-status}"
+                return f"exited with status {status}" if status else SUCCESS
+    return f"has not ended within {seconds:g} s"
 
 
 if __name__ == "__main__":

@@ -28,6 +28,9 @@ import sys
 TYPE_CHECKING = False  # as `typing` has it, which takes long to load
 if TYPE_CHECKING:
     import resource
+    from collections.abc import MutableMapping
+
+    Environment = MutableMapping[bytes, bytes]
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _KILL, _TERM, _CHLD = int(signal.SIGKILL), int(signal.SIGTERM), int(signal.SIGCHLD)
@@ -82,26 +85,29 @@ def packed_order(
 
 def start(
     arguments: list[bytes],
-    environment: dict[bytes, bytes],
+    environment: "Environment",
     folder: bytes | None,
-    stdin: bytes,
+    stdin: bytes | None,
     *,
     quiet: bool = False,
 ) -> int:
     """Start a program as a child of this process, and return its pid once it is executed.
 
-    It leads a session of its own, reads its input from a file in memory, and inherits no further
-    descriptor. The kernel kills it when this process dies.
+    It leads a session of its own and inherits no further descriptor. Its input is a file in memory,
+    which it can read again; None: what this process has. The kernel kills it when this process
+    dies.
 
     Raises:
         OSError: it was not executed. ``filename`` is the folder if that is the reason, and the
             program if it cannot be executed; otherwise None, because something was lacking.
     """
     parent = os.getpid()
-    numbers = [os.memfd_create("input")]
+    numbers: list[int] = []
     try:
-        _write(numbers[0], stdin)
-        os.lseek(numbers[0], 0, os.SEEK_SET)
+        if stdin is not None:
+            numbers.append(os.memfd_create("input"))
+            _write(numbers[0], stdin)
+            os.lseek(numbers[0], 0, os.SEEK_SET)
         numbers += os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -124,7 +130,7 @@ def start(
 
 def _become(
     arguments: list[bytes],
-    environment: dict[bytes, bytes],
+    environment: "Environment",
     folder: bytes | None,
     numbers: list[int],
     parent: int,
@@ -132,7 +138,7 @@ def _become(
     quiet: bool,
 ) -> None:
     """Execute a program in this process, which was forked for it; report why it cannot be."""
-    stdin, _, report = numbers
+    *stdin, _, report = numbers
     os.setsid()
     # The signal first: afterwards, a parent that has died meanwhile is seen.
     _prctl(_PR_SET_PDEATHSIG, _KILL, 0, 0, 0)
@@ -140,7 +146,8 @@ def _become(
         return
     at_folder = 0
     try:
-        os.dup2(stdin, 0)
+        for number in stdin:
+            os.dup2(number, 0)
         if quiet:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, 1)
@@ -166,7 +173,7 @@ def _become(
         os.write(report, b"%d %d" % (error.errno or 0, at_folder))
 
 
-def _paths(program: bytes, environment: dict[bytes, bytes]) -> list[bytes]:
+def _paths(program: bytes, environment: "Environment") -> list[bytes]:
     """Where a program is looked for, in that order."""
     if b"/" in program:
         return [program]
