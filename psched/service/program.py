@@ -179,14 +179,14 @@ def with_program_folder(settings: Config) -> Config:
     return settings.with_settings(load_path=[*settings.load_path, folder])
 
 
-def master_command() -> list[str]:
+def master_command(*options: str) -> list[str]:
     """The command line that starts a master of the program that this process runs."""
     is_module, name = _program()
     program = ["--module", name, "--"] if is_module else ["--", name]
-    options = interpreter_options(sys.orig_argv)
+    interpreter = interpreter_options(sys.orig_argv)
     # -P keeps the program's folder out of the master's search path, because a module of the program
     # might have the name of a module that the master imports.
-    master = [*options, "-P", "-m", "psched.cli.daemon.master"]
+    master = [*interpreter, "-P", "-m", "psched.cli.daemon.master", *options]
     if sys.flags.safe_path:
         master.append("--safe-path")
     return [sys.executable, *master, *program, *sys.argv[1:]]

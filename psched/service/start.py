@@ -17,7 +17,7 @@ from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.core.arguments import JobFields, Settings
 from psched.core.columns import check_name
-from psched.process import early_signals, kernel
+from psched.process import early_signals
 from psched.process.spawn import flush_output
 from psched.service.functions import App
 from psched.service.jobs import JobDeclarer, Jobs
@@ -269,13 +269,12 @@ def _is_catchup_set(given: ConfigLike, settings: Config) -> bool:
 
 def _start_beside() -> subprocess.Popen[bytes]:
     """Start a master of this program as a child process, which stops when this process exits."""
-    command = master_command()
+    command = master_command("--parent", str(os.getpid()))
     flush_output()
-    program = os.getpid()
-
-    def prepare() -> None:
-        # Keep signals pending until the master has installed its handlers.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        # The child inherits it: signals stay pending until the master has installed its handlers.
         early_signals.hold()
-        kernel.die_with_parent(program, signal.SIGTERM)
-
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=prepare)  # noqa: PLW1509
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

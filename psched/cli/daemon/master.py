@@ -5,13 +5,15 @@ from psched.process import early_signals
 if __name__ == "__main__":
     early_signals.receive()
 
-from pathlib import Path  # imported after `receive`, which handles signals during the imports
+import signal  # imported after `receive`, which handles signals during the imports
+from pathlib import Path
 
 import click
 
 from psched.base.loader import gc_paused
 from psched.cli import options
 from psched.cli.exit_status import run_and_exit
+from psched.process import kernel
 
 _HELP = """\
 Run the daemon: a master, and the workers that its configuration asks for.
@@ -53,18 +55,22 @@ Exit status:
     "--module", metavar="NAME", help="Run this module in place of PROGRAM, as python -m does."
 )
 @click.option("--safe-path", is_flag=True, help="Run the program or module as python -P does.")
+@click.option("--parent", type=int, hidden=True)
 @click.argument("program", metavar="[PROGRAM] [ARGUMENT]...", nargs=-1, type=click.UNPROCESSED)
 def master(
     config: str | None,
     environment: str | None,
     daemon: str | None,
     module: str | None,
+    parent: int | None,
     program: tuple[str, ...],
     *,
     verbose: bool,
     safe_path: bool,
 ) -> None:
     """Run the daemon. The command's help is `_HELP`, not this text."""
+    if parent is not None:  # a program, beside which this master runs
+        kernel.die_with_parent(parent, signal.SIGTERM)
     with gc_paused():
         from psched.service.run import run_configured, run_program  # noqa: PLC0415
 
