@@ -4,9 +4,8 @@ import os
 import random
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 from psched.base.clock import SystemClock
@@ -89,13 +88,15 @@ def hint_of(settings: Config) -> Callable[[], object] | None:
     if settings.wake == "off":
         return None
 
-    @cache
+    @cache  # made for the first hint, because most programs and commands send none
     def sender() -> HintSender:
         code = wake_code(settings.url, settings.table)
         return HintSender(hint_folders(os.environ), code, CLOCK)
 
-    # Made for the first hint, because most programs and commands send none.
-    return lambda: sender()()
+    def hint() -> None:
+        sender()()
+
+    return hint
 
 
 def make_store(settings: Config) -> Store:
