@@ -1,18 +1,24 @@
 """Functions that are tasks: a call pushes a task, and a worker calls the function with its data."""
 
+from __future__ import annotations
+
 import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 from psched.application.task import Task
 from psched.base.errors import InvalidError
-from psched.core.arguments import FunctionPushOptions
 from psched.core.columns import encode
-from psched.core.schedule import Schedule, Schedules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Unpack
+
+    from psched.core.arguments import FunctionPushOptions
+    from psched.core.schedule import Schedule, Schedules
 
 C = ParamSpec("C")
 """The parameters of the function."""
@@ -106,7 +112,7 @@ class TaskFunction(Generic[C, P, R]):
         """
         return self._push(self._arguments.as_data(args, kwargs), self._options)
 
-    def options(self, **options: Unpack[FunctionPushOptions]) -> "Push[P]":
+    def options(self, **options: Unpack[FunctionPushOptions]) -> Push[P]:
         """Set options of a push, as in ``mail.options(delay="1m").push(to="ann")``.
 
         Args:

@@ -4,16 +4,17 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 from math import inf
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from psched.base import payload
 from psched.base.errors import AlreadyFinishedError, InvalidError
 from psched.core.columns import decode, encode, encode_result
-from psched.core.definition import Definition
 from psched.core.model import Decision, Finish, Occurrence, Release, Retry, Row, Token
 from psched.core.operations.extra_runs import schedule_key
 from psched.core.schedule import Schedules
-from psched.triggers.zone import find_zone
+
+if TYPE_CHECKING:
+    from psched.core.definition import Definition
 
 LONGEST_WAIT = 366 * 86_400
 """The longest wait, in seconds, that a task may ask for before it is tried again."""
@@ -118,6 +119,9 @@ class Task:
     @property
     def scheduled_at(self) -> datetime:
         """``scheduled_time`` as an aware datetime in the schedule's time zone."""
+        # Not at the top, because few tasks need it.
+        from psched.triggers.zone import find_zone  # noqa: PLC0415
+
         return find_zone(self.timezone).at(self.scheduled_time)
 
     @property
@@ -274,7 +278,7 @@ def _is_number(value: object, most: float, least: float = 0) -> bool:
     return least <= value <= most  # This is False for NaN, so NaN is refused.
 
 
-def assignment(row: Row, definition: Definition, scheduled_time: int) -> dict[str, Any]:
+def assignment(row: Row, definition: "Definition", scheduled_time: int) -> dict[str, Any]:
     """The values from which a `Task` is created, except the payload, as a JSON object.
 
     The row is as the claim returned it.

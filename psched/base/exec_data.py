@@ -5,7 +5,6 @@ The handler checks them again at each run, because plain SQL can write any paylo
 """
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from psched.base.errors import InvalidError
@@ -30,6 +29,8 @@ def check_declared_exec(data: Mapping[str, Any]) -> None:
     """
     for name in data:
         if name not in _FIELDS:
+            from difflib import get_close_matches  # noqa: PLC0415  # rarely needed
+
             near = get_close_matches(str(name), _FIELDS, 1, cutoff=_SIMILARITY)
             hint = f'; did you mean "{near[0]}"?' if near else "."
             raise _invalid(

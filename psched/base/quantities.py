@@ -9,7 +9,6 @@ accepted, ``1h30m`` is not. A number can have decimal places, as in ``1.5h``.
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from decimal import Decimal
 from typing import NamedTuple
 
 Duration = float | str | timedelta
@@ -98,6 +97,9 @@ def _converted(value: object, units: Mapping[str, int]) -> object:
     match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([A-Za-z])", value)
     if match is None or match[2] not in units:
         return value
+    # Not at the top, because it is a large module.
+    from decimal import Decimal  # noqa: PLC0415
+
     # Decimal, because 1.1 * 3600 is not 3960 in binary floating-point arithmetic.
     exact = Decimal(match[1]) * units[match[2]]
     return int(exact) if exact == int(exact) else float(exact)

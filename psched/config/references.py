@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+from psched.base import withheld
 from psched.config.problems import InvalidValueError
 
 _REFERENCE = re.compile(
@@ -79,12 +80,11 @@ def variables(text: str) -> dict[int, str]:
     return {match.start(): match["variable"] for match in found if match["variable"]}
 
 
-_withheld: dict[str, str] = {}
-"""The environment variables that `withhold` has removed: their values by their names."""
-
-
 _credentials: set[str] = set()
 """The contents of the files below ``CREDENTIALS_DIRECTORY`` that this process has read."""
+
+
+_withheld = withheld.VALUES
 
 
 def withhold(names: Iterable[str]) -> None:

@@ -24,6 +24,9 @@ NAME_LENGTH = 255
 TEXT_LENGTH = 4000
 """The longest note, in characters."""
 
+LONGEST_CRON = 2000
+"""The largest number of characters in a trigger's text."""
+
 LONGEST_REASON = 460
 """The number of characters to which a reason is cut; with the note on the cut, at most 500."""
 

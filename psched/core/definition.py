@@ -15,6 +15,7 @@ from psched.base.texts import brief, visible
 from psched.config import OVERRIDES, Config
 from psched.config.monitoring import NO_EXPECTATIONS, NO_PING, Expectations, read_expectations
 from psched.core.columns import (
+    LONGEST_CRON,
     check_length,
     check_name,
     check_number,
@@ -35,9 +36,6 @@ psched checks this limit, because not every database limits the length of the co
 
 LONGEST_DELAY = 366 * 86_400
 """The longest ``delay`` in seconds."""
-
-LONGEST_CRON = 2000
-"""The largest number of characters in a trigger's text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,14 +8,15 @@ and many more) or the working folder, because either can make a harmless program
 """
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from psched.base.errors import NotAllowedError
 from psched.base.file_rights import refusal_of_file, user_name
-from psched.config import Config
+
+if TYPE_CHECKING:
+    from psched.config import Config
 
 _REFUSED = ("shell", "env", "cwd")
 """Fields of the data that a row must not use if ``exec_type`` is a list of programs."""
@@ -73,7 +74,7 @@ def find_missing(programs: Sequence[str]) -> list[str]:
     return [program for program in programs if _which(program) is None]
 
 
-def describe_programs(settings: Config) -> str:
+def describe_programs(settings: "Config") -> str:
     """Describe in one line which programs rows are allowed to run, for the log and for commands."""
     user, allowed = user_name(), settings.allowed_programs
     if settings.only and "exec" not in settings.only:
@@ -94,7 +95,7 @@ def describe_programs(settings: Config) -> str:
     return f"rows may run these programs as user {user}: {', '.join(allowed)} (exec_type)"
 
 
-def describe_triggers(settings: Config) -> str:
+def describe_triggers(settings: "Config") -> str:
     """Describe in one line which trigger classes rows can choose, for the log and for commands."""
     if settings.triggers is not None:
         names, where = settings.triggers, "these modules and their submodules (triggers)"
@@ -108,8 +109,10 @@ def describe_triggers(settings: Config) -> str:
 
 def _which(program: str) -> str | None:
     """The absolute path of an executable program; None if this host has no such program."""
+    from shutil import which  # noqa: PLC0415  # few rows need it
+
     try:
-        path = shutil.which(program)
+        path = which(program)
     except ValueError:  # the name contains a NUL
         return None
     return None if path is None else str(Path(path).absolute())

@@ -10,7 +10,6 @@ import ctypes
 import gc
 import logging
 import sys
-import sysconfig
 from collections.abc import Iterator
 from types import (
     BuiltinFunctionType,
@@ -67,7 +66,7 @@ def make_code_immortal() -> None:
 
 def _can_be_immortal() -> bool:
     """Whether the first four bytes of each object count its references, and None is immortal."""
-    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+    if sys.implementation.name != "cpython" or "t" in sys.abiflags:
         return False
     example = object()
     before = _count_of(id(example)).value
