@@ -5,6 +5,7 @@ import random
 import re
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -112,6 +113,17 @@ def make_store(settings: Config) -> Store:
     store.init()
     store.disconnect()
     return store
+
+
+def load_store(settings: Config) -> None:
+    """Load the modules of the store and its driver, for processes that are forked afterwards.
+
+    They then share the memory of these modules. A class of the user's own is not loaded here.
+    """
+    # What is wrong is reported by the process that uses the store.
+    with suppress(Exception):
+        if ":" not in settings.type:
+            create(settings, clock=CLOCK, rng=random.Random())  # noqa: S311  # jitter
 
 
 def new_nonce() -> str:

@@ -31,6 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from typing_extensions import override
 
@@ -76,6 +77,7 @@ class Log(logging.Handler):
     Args:
         path: the file, ``/dev/stdout`` or ``/dev/stderr``; None means standard error.
         process: the name of this process on each line, in one or two words.
+        descriptor: that of the file, if it is open already.
 
     Attributes:
         json: whether each message is written as a JSON object; otherwise it is written as text.
@@ -90,11 +92,11 @@ class Log(logging.Handler):
         OSError: the file cannot be opened.
     """
 
-    def __init__(self, path: Path | None, process: str) -> None:
+    def __init__(self, path: Path | None, process: str, descriptor: int | None = None) -> None:
         super().__init__()
         self._path, self._descriptor = _place(path)
         if self._path is not None:
-            self._descriptor = open_file(self._path)
+            self._descriptor = open_file(self._path) if descriptor is None else descriptor
         self._note_kind()
         self._dumps = False
         self.json = False
@@ -108,6 +110,14 @@ class Log(logging.Handler):
         self._reader_stands_still = False
         self._left_out = self._counted_by = 0
         self._is_torn = False
+
+    @property
+    def path(self) -> Path:
+        """The log's file, or a path of `STANDARD`."""
+        if self._path is not None:
+            return Path(self._path)
+        # A copy of standard output or standard error has another number.
+        return Path("/dev/stdout" if self._descriptor == STANDARD["/dev/stdout"] else "/dev/stderr")
 
     @property
     def descriptors(self) -> list[int]:
@@ -454,6 +464,29 @@ def start(path: Path | None, level: str, process: str) -> Log:
     root.addHandler(log)
     root.setLevel(_LEVELS[level])
     return log
+
+
+def allow_basic_config(log: Log) -> None:
+    """Have `logging.basicConfig` work for user code that names a file, although there is a log."""
+    configure = logging.basicConfig
+
+    def basic_config(**given: Any) -> None:  # noqa: ANN401  # what users give
+        if given.keys() & {"filename", "stream", "handlers", "force"}:
+            logging.getLogger().removeHandler(log)
+            try:
+                configure(**given)
+            finally:
+                attach(log)
+
+    logging.basicConfig = basic_config
+
+
+def attach(log: Log) -> None:
+    """Have psched's lines logged, whatever user code has configured in `logging`."""
+    logging.getLogger().addHandler(log)  # this has no effect if it is there
+    for name, known in logging.root.manager.loggerDict.items():
+        if isinstance(known, logging.Logger) and f"{name}.".startswith("psched."):
+            known.disabled = False
 
 
 def log_uncaught() -> None:

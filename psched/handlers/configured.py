@@ -1,23 +1,25 @@
 """The handlers of a configuration: a dispatch, a script or a program, and the built-in handlers."""
 
 import inspect
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from typing_extensions import override
 
-from psched.application.dispatch import Dispatch, check_handler, load_dispatch
+from psched.application.dispatch import Dispatch, Router, check_handler, load_dispatch
 from psched.application.task import Task
 from psched.base import loader
 from psched.base.errors import AlreadyExistsError, InvalidError, LoadError
+from psched.base.exec_data import EXEC_TYPE
 from psched.base.file_rights import refusal_of_file
-from psched.config import Config
 from psched.handlers.exec import Exec, Program
+
+if TYPE_CHECKING:
+    from psched.config import Config
 
 
 class Push:
@@ -117,13 +119,56 @@ _BUILT_IN: Mapping[str, Any] = {"exec": Exec, "push": Push}
 """The handler of each built-in type; it serves the type if the user's dispatch has no route."""
 
 
-def built_in_handlers(settings: Config) -> Mapping[str, Any]:
+class Named(NamedTuple):
+    """The settings that name handlers: what a process needs of a `Config` that loads them."""
+
+    load_path: Sequence[str] = ()
+    require: Sequence[str] = ()
+    dispatch: str | None = None
+    script: Sequence[str] | None = None
+    script_class: str | None = None
+    exec: Sequence[str] | None = None
+    allowed_programs: bool | Sequence[str] = False
+
+    @classmethod
+    def of(cls, settings: "Config") -> Self:
+        """Those of a configuration; they consist of JSON values."""
+        return cls(*(getattr(settings, name) for name in cls._fields))
+
+
+def built_in_handlers(settings: "Config | Named") -> Mapping[str, Any]:
     """The built-in handlers by type; ``exec`` runs only programs that ``exec_type`` allows."""
 
     class AllowedExec(Exec):
         allowed = settings.allowed_programs
 
     return {**_BUILT_IN, "exec": AllowedExec}
+
+
+_FINDERS = Dispatch.__module__, "psched.service.functions"
+"""The modules of a `Dispatch` and an App, whose ``find`` knows no types but those that are told."""
+
+
+def handled_types(dispatch: Dispatch | None) -> Sequence[str] | None:
+    """The types that have a handler; None if any may have one: a pattern, or a ``find`` decides."""
+    types: set[object] = {*_BUILT_IN}
+    if dispatch is not None:
+        if getattr(type(dispatch).find, "__module__", None) not in _FINDERS:
+            return None
+        types |= {*dispatch.routes, *getattr(dispatch, "functions", ())}
+    texts = [each for each in types if isinstance(each, str)]
+    return sorted(texts) if len(texts) == len(types) else None
+
+
+def leaves_programs(dispatch: Dispatch | None) -> bool:
+    """Whether tasks of type ``exec`` need no code of users: no handler of theirs, and no hook."""
+    kind = Dispatch if dispatch is None else type(dispatch)
+    hooks = "after_fork", "before_exit"
+    if any(getattr(kind, name) is not getattr(Dispatch, name) for name in hooks):
+        return False
+    if getattr(kind.find, "__module__", None) not in (*_FINDERS, SingleHandler.__module__):
+        return False
+    return Router(dispatch, {}).find(EXEC_TYPE) is None
 
 
 class SingleHandler(Dispatch):
@@ -139,7 +184,7 @@ class SingleHandler(Dispatch):
         return None if type_ in _BUILT_IN else self._handler
 
 
-def load_handlers(settings: Config) -> Dispatch | None:
+def load_handlers(settings: "Config | Named") -> Dispatch | None:
     """Import the handlers that the settings name; None if the settings name no handler."""
     if settings.exec:
         return SingleHandler(_program(settings.exec), settings.exec[0])
@@ -152,7 +197,9 @@ def load_handlers(settings: Config) -> Dispatch | None:
 
 def _program(command: Sequence[str]) -> type[Program]:
     """A handler that runs a program, with the task's key as its last argument."""
-    if (path := shutil.which(command[0])) is None:
+    from shutil import which  # noqa: PLC0415  # few settings need it
+
+    if (path := which(command[0])) is None:
         raise LoadError(
             f"exec: there is no executable program {command[0]!r}; write the path of its file, and"
             " its arguments as separate items"

@@ -198,8 +198,13 @@ def reap() -> Iterator[Exit]:
             return
         if pid == 0:
             return
-        code = os.waitstatus_to_exitcode(status)
-        yield Exit(pid, code if code >= 0 else None, -code if code < 0 else None)
+        yield exit_of(pid, status)
+
+
+def exit_of(pid: int, status: int) -> Exit:
+    """How a process has ended, from the result of waitpid(2)."""
+    code = os.waitstatus_to_exitcode(status)
+    return Exit(pid, code if code >= 0 else None, -code if code < 0 else None)
 
 
 def _name(number: int) -> str:

@@ -1,18 +1,22 @@
 """Forks processes; no other module calls fork(2)."""
 
 import os
+import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import ExtensionFileLoader
+from typing import NoReturn
 
+from psched.base.log import Log, log_uncaught
 from psched.base.texts import traceback_of, visible
 from psched.process import kernel, tree
 from psched.process.inheritance import reachable
+from psched.process.kernel import set_title
 from psched.process.link import Link
-from psched.process.signals import forget_handlers
+from psched.process.signals import SIGNALS, SignalInbox, forget_handlers
 
 CRASHED = 70
 """Exit status of a child whose main function raised an exception (sysexits.h: EX_SOFTWARE)."""
@@ -124,10 +128,30 @@ def _describe(left: Mapping[int, str]) -> Iterator[str]:
             yield f"{thread.name!r} of the module {module!r}"
 
 
+def run_users_code(log: Log, title: str) -> SignalInbox:
+    """Set up the log, the title and the signals of a process that loads users' modules."""
+    log_uncaught()
+    with suppress(AttributeError, ValueError):
+        # Output is flushed after each line, so that everything that handlers print is visible at
+        # once. The runners inherit this setting.
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    set_title(title)
+    # A process that hangs gets ABRT before KILL. Because of the next line, it then logs its stack,
+    # which shows where it hangs.
+    log.dump_crashes()
+    kernel.handle_signals_on_the_stack()
+    return SignalInbox(SIGNALS)
+
+
 def fork(live: Callable[[], int]) -> int:
     """Fork a child that calls ``live`` and exits; in the parent, return the child's pid."""
-    if pid := os.fork():
-        return pid
+    if not (pid := os.fork()):
+        exit_with(live)
+    return pid
+
+
+def exit_with(live: Callable[[], int]) -> NoReturn:
+    """Call ``live``, and exit with its result as a process that was forked exits."""
     status = CRASHED
     try:
         status = _checked(live())
@@ -203,3 +227,28 @@ def flush_output() -> None:
             stream.flush()
         except Exception:  # noqa: BLE001, S112
             continue
+
+
+def interpreter_options(command: Sequence[str]) -> list[str]:
+    """The interpreter's own options in its command line, except ``-m`` and ``-c``."""
+    options: list[str] = []
+    arguments = iter(command[1:])
+    for argument in arguments:
+        if not argument.startswith("-") or argument in ("-", "--"):
+            break
+        if argument.startswith("--"):
+            options.append(argument)
+            has_value = argument == "--check-hash-based-pycs"
+        else:
+            # One argument can hold several short options. The first one with a value ends it; the
+            # value follows in the same argument or in the next: -Bm program, -BWignore.
+            found = re.fullmatch("-([^cmWX]*)([cmWX]?)(.*)", argument)
+            flags, letter, value = found.groups() if found else ("", "", "")
+            if letter in ("c", "m"):
+                options += [f"-{flags}"] if flags else []
+                break
+            options.append(argument)
+            has_value = bool(letter) and not value
+        if has_value:
+            options.append(next(arguments, ""))
+    return options

@@ -8,11 +8,9 @@
 
 The cost of a fork grows with the memory of the parent, and with each page that parent or child
 writes afterwards. A worker would be an expensive parent, because it has loaded its database driver,
-and writes to its memory while its runners run. So a fork server forks the runners. It is forked
-before the worker loads the driver, and sleeps between two forks. This reduces the cost of a task in
-a new process by a third.
-
-A worker can have several fork servers: one that forks, and older ones whose runners still run.
+and writes to its memory while its runners run. So a fork server forks the runners. It is executed
+anew with as little memory as possible, or forked from the worker if only that has the handlers, and
+sleeps between two forks.
 
 The kernel kills runners when their fork server dies, and the fork server when the worker dies. A
 runner that has ended stays a zombie until the worker has recorded its end. Until then the pid is
@@ -22,7 +20,7 @@ not reused, so a signal to the runner cannot reach another process.
 import logging
 import os
 import signal
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -36,7 +34,7 @@ from psched.process.channel import MOST_DESCRIPTORS, Channel
 from psched.process.child import Exit
 from psched.process.link import Link
 from psched.process.spawn import launch
-from psched.runner.forker import Forker
+from psched.runner.forker import Origin
 from psched.runner.messages import FROM_FORK_SERVER, TO_FORK_SERVER
 
 _log = logging.getLogger("psched.worker")
@@ -89,23 +87,24 @@ class ForkServer:
     """The worker's side of a fork server: starts it, sends orders, and receives its reports.
 
     Args:
-        main: the function that a runner's process executes; it returns the exit status. Its
-            arguments are the runner's slot number, which no other living runner of this fork server
-            has, and the runner's end of a link. The process leads a new session. It has psched's
-            signal handlers (`signals.receive`); only CHLD has its default action.
+        origin: how it comes into being.
         places: the number of slots, which is the maximum number of runners at one time.
-        keep: descriptors that runners need besides standard input, output and error.
         clock: measures when an answer is overdue.
         hold_up: the maximum time in seconds for which `fork` can block the worker: for all its
             calls that wait for the same order together.
         patience: if the fork server has not answered an order or has not reported the end of a
             runner for this many seconds, it counts as hanging and is killed.
-        before_fork: a function that the fork server calls before it forks.
         output: creates the pipes of the runners; None if their output is not collected.
 
     Attributes:
         pid: the pid of the fork server.
         channel: the connection to the fork server; readable when a runner has ended.
+        is_own: whether it is known to run the code of this psched.
+        has_loaded: whether it has loaded the handlers, or has tried to.
+        failure: why it cannot load them; None if it can.
+        types: the types that have a handler; None if any may have one.
+        leaves_programs: whether it has told that its handlers leave tasks of type ``exec`` to
+            psched, so that program runners may run them.
         for_programs: the pids of those runners that run programs, and nothing else; see
             `psched.process.program_runner`.
 
@@ -116,21 +115,26 @@ class ForkServer:
 
     def __init__(
         self,
-        main: Callable[[int, Link], int],
+        origin: Origin,
         *,
         places: int,
-        keep: Sequence[int],
         clock: Clock,
         hold_up: float,
         patience: float,
-        before_fork: Callable[[], object],
         output: OutputCollection | None = None,
     ) -> None:
+        self._origin = origin
         self._output = output
+        self.is_own = origin.code is None
+        self.has_loaded = not origin.loads
+        self._has_store = False
+        self.failure: str | None = None
+        self.types: Sequence[str] | None = None
+        self.leaves_programs = False
         self.channel, theirs = Channel.pair(FROM_FORK_SERVER, TO_FORK_SERVER)
-        forker = Forker(theirs, main, keep=keep, before_fork=before_fork)
         try:
-            self.pid = launch(partial(forker.run, os.getpid()), keep=[theirs.fileno(), *keep])
+            keep = [theirs.fileno(), *origin.keep]
+            self.pid = launch(partial(origin.become, theirs), keep=keep)
         except BaseException:
             self.channel.close()
             raise
@@ -169,6 +173,11 @@ class ForkServer:
             return 0.0
         return self._watched + _STEP if self._owed or self.owes else inf
 
+    def receive(self, wait: float) -> None:
+        """Wait for a message, at most so many seconds; `exits` and `late` return what it tells."""
+        if (received := self.channel.receive(wait=wait)) is not None:
+            self._handle(received[0])
+
     def watch(self, runners: Iterable[int]) -> None:
         """KILL the fork server if an answer, or the report of a runner's end, is overdue."""
         now = self._clock.monotonic()
@@ -192,6 +201,13 @@ class ForkServer:
 
     def fork(self, count: int) -> list[Born]:
         """Order runners, unless an earlier order was not answered yet, and wait for the answer."""
+        until = self._clock.monotonic() + self._hold_up
+        while not (self.is_own or self.channel.closed) and self._clock.monotonic() < until:
+            self.receive(until - self._clock.monotonic())
+        if not self.is_own:
+            if self.channel.closed:
+                raise BrokenPipeError("the fork server has died")
+            raise TimeoutError("the fork server is starting")
         if not self._ordered:
             self._order(min(count, MOST_AT_ONCE, len(self._free)))
         until = self._owed.get(_ORDER, self._clock.monotonic()) + self._hold_up
@@ -202,8 +218,7 @@ class ForkServer:
                 raise BrokenPipeError("the fork server has died")
             if left <= 0:
                 raise TimeoutError("the fork server does not answer")
-            if (received := self.channel.receive(wait=left)) is not None:
-                self._handle(received[0])
+            self.receive(left)
         answer, born = self._answer or {}, self.late()
         if answer["refused"] is not None:
             raise RuntimeError(answer["refused"])
@@ -217,7 +232,7 @@ class ForkServer:
         If an earlier order was not answered yet, or no slot is free, nothing is ordered.
         """
         count = min(count, MOST_AT_ONCE, len(self._free))
-        if count > 0 and not self._ordered:
+        if count > 0 and self.is_own and not self._ordered:
             self._order(count, programs=programs)
 
     def late(self) -> list[Born]:
@@ -239,6 +254,13 @@ class ForkServer:
             self._handle(received[0])
         exits, self._exits = self._exits, []
         return exits
+
+    def load_store(self) -> None:
+        """Have it load the modules of the store, so that later runners need not."""
+        if not self._has_store:
+            self._has_store = True
+            with suppress(OSError):  # it has died
+                self.channel.send({"load": True})
 
     @property
     def unburied(self) -> Collection[int]:
@@ -314,7 +336,38 @@ class ForkServer:
             self.for_programs.update(each.pid for each in born)
         return born
 
+    def _greet(self, code: Mapping[str, Any]) -> None:
+        """Give a fork server that was executed what it needs, if its code is of this psched."""
+        expected = self._origin.code
+        if expected is None or self.is_own:
+            self.channel.cut("a second greeting")
+        elif any(expected.get(file) != checksum for file, checksum in code.items()):
+            self.channel.close()
+        else:
+            self.is_own = True
+            made: list[int] = []
+            try:
+                for content in self._origin.contents:
+                    made.append(os.memfd_create("psched", os.MFD_CLOEXEC))
+                    os.write(made[-1], content)
+                self.channel.send({"go": True}, [*made, *self._origin.files])
+            except OSError:
+                self.channel.close()  # it has died, or no descriptor is left
+            finally:
+                for each in made:
+                    os.close(each)
+
     def _handle(self, message: dict[str, Any]) -> None:
+        if "hello" in message:
+            self._greet(message["hello"])
+            return
+        if "loaded" in message:
+            if self.has_loaded:
+                self.channel.cut("twice that it has loaded its handlers")
+            self.has_loaded = True
+            self.types, self.failure = message["loaded"], message["failed"]
+            self.leaves_programs = message["programs"]
+            return
         if "ended" in message:
             known = self._places.keys() | (self._answer or {"born": ()})["born"]
             known -= {each.pid for each in self._exits}

@@ -6,8 +6,9 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from psched.base.texts import brief
 from psched.process import kernel, program_runner
 from psched.process.channel import Channel
+from psched.process.fork_hooks import forked, without_hooks
 from psched.process.inheritance import readers, reopen
 from psched.process.kernel import set_title
 from psched.process.link import Link
@@ -44,6 +46,28 @@ _OOM_RAISE = 500
 thousandths of the memory: the kernel kills the processes of a task before those of psched."""
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How a fork server comes into being.
+
+    Attributes:
+        become: makes a process that was forked from the worker a fork server, or executes one; its
+            argument is the process's end of the channel, and its result the exit status.
+        keep: descriptors that this process needs besides standard input, output and error.
+        loads: whether the fork server loads the handlers, and tells when it has.
+        code: if the fork server is executed: the checksums that the files of its code must have.
+        contents: if the fork server is executed: what it gets as files in memory.
+        files: if the fork server is executed: further descriptors that it gets.
+    """
+
+    become: Callable[[Channel], int]
+    keep: Sequence[int]
+    loads: bool = False
+    code: Mapping[str, int] | None = None
+    contents: Sequence[bytes] = ()
+    files: Sequence[int] = ()
+
+
 class Forker:
     """Forks runners, and reports to the worker when runners have ended.
 
@@ -61,11 +85,15 @@ class Forker:
         *,
         keep: Sequence[int],
         before_fork: Callable[[], object],
+        load_store: Callable[[], object],
+        inbox: SignalInbox | None = None,
     ) -> None:
         self._channel = channel
+        self._given_inbox = inbox
         self._main = main
         self._keep = keep
         self._before_fork = before_fork
+        self._load_store = load_store
         self._to_blank: Sequence[tuple[int, bool]] = ()
         self._to_reopen: Sequence[tuple[int, bool]] = ()
         # The pids of the runners that have not been buried, and whether each runner is alive.
@@ -77,7 +105,7 @@ class Forker:
         try:
             # The signal handlers are set here, so that runners inherit them (except the handler for
             # CHLD). If each runner set them itself, it would copy memory pages.
-            self._inbox = SignalInbox(SIGNALS)
+            self._inbox = self._given_inbox or SignalInbox(SIGNALS)
             self._oom_score = kernel.OomScore()
             self._to_blank = inherited((0, *self._keep))
             self._to_reopen = readers(self._keep)
@@ -113,6 +141,9 @@ class Forker:
             # Runners that ended while CHLD had its default action caused no wake-up, so their ends
             # are reported now.
             self._tell_ends()
+        elif "load" in message:
+            self._load_store()
+            gc.freeze()
         else:
             for pid in message["bury"]:
                 # Only dead runners are waited for, because waitpid would block for a living runner,
@@ -144,7 +175,8 @@ class Forker:
         for place, end, pipe in zip(places, ends, pipes, strict=False):
             try:
                 live = partial(self._live, server, place, end, pipe, ends)
-                born.append(fork(partial(live, programs=programs)))
+                with without_hooks():
+                    born.append(fork(partial(live, programs=programs)))
             except OSError as failed:
                 error = failed.errno
                 break
@@ -164,6 +196,7 @@ class Forker:
         programs: bool,
     ) -> int:
         """Set up a new runner's process, and run its `main`; return the exit status."""
+        forked()
         os.setsid()
         if pipe is not None:
             os.dup2(pipe, 1)
@@ -204,3 +237,30 @@ class Forker:
         # error is ignored, because it means that the worker has died, and this process then dies.
         with suppress(OSError):
             self._channel.send(message)
+
+
+def forked_with(
+    main: Callable[[int, Link], int],
+    *,
+    keep: Sequence[int],
+    before_fork: Callable[[], object],
+    load_store: Callable[[], object] = list,
+) -> Origin:
+    """A fork server that is forked from this process, which has loaded the handlers.
+
+    Args:
+        main: the function that a runner's process executes; it returns the exit status. Its
+            arguments are the runner's slot number, which no other living runner of this fork server
+            has, and the runner's end of a link. The process leads a new session. It has psched's
+            signal handlers (`signals.receive`); only CHLD has its default action.
+        keep: descriptors that runners need besides standard input, output and error.
+        before_fork: a function that the fork server calls before it forks.
+        load_store: a function that it calls when tasks have begun to use the store.
+    """
+    worker = os.getpid()
+
+    def become(channel: Channel) -> int:
+        forker = Forker(channel, main, keep=keep, before_fork=before_fork, load_store=load_store)
+        return forker.run(worker)
+
+    return Origin(become, keep)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from psched.application.task import LONGEST_WAIT
-from psched.core.definition import LONGEST_CRON
+from psched.core.columns import LONGEST_CRON
 from psched.core.history.records import LARGEST_RESULT, LONGEST_ERROR
 from psched.process.child import Exit
 from psched.process.message_shapes import (
@@ -114,6 +114,16 @@ TO_RUNNER = Shapes(
 
 FROM_FORK_SERVER = Shapes(
     {
+        # A server that was executed tells of which files its own code was loaded, before the code
+        # of users.
+        "hello": {"hello": record()},
+        # The types that have a handler, why the handlers cannot be loaded, and whether program
+        # runners may run programs.
+        "loaded": {
+            "loaded": maybe(listed(line, 1000)),
+            "failed": maybe(brief_text),
+            "programs": flag,
+        },
         "born": {
             "born": listed(pid, 64),
             "error": maybe(whole(1, 4095)),
@@ -136,6 +146,10 @@ TO_FORK_SERVER = Shapes(
     {
         "fork": {"fork": listed(whole(0, 100_000), 64), "programs": flag},
         "bury": {"bury": listed(pid, 100_000)},
+        # Tasks seem to use the store.
+        "load": {"load": flag},
+        # The answer to "hello"; it carries files with the rest.
+        "go": {"go": flag},
     },
     longest=2**17,
 )

@@ -7,6 +7,7 @@ they are needed.
 import logging
 import os
 import signal
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -15,17 +16,19 @@ from functools import partial
 from typing_extensions import override
 
 from psched.base.clock import Clock
+from psched.base.errors import LoadError
 from psched.base.fault_log import FaultLog
 from psched.output.captured import Pipe
 from psched.output.collection import OutputCollection
 from psched.process import tree
 from psched.process.cgroup import Cgroup, OomCounter, RunnerCgroups
-from psched.process.child import Child, Exit, reap
+from psched.process.child import Child, Exit, exit_of, reap
 from psched.process.link import Link
 from psched.process.orphan_reaper import OrphanReaper
 from psched.process.program_runner import STOP
 from psched.process.signals import Waitable
 from psched.runner.fork_server import MOST_AT_ONCE, Born, ForkServer
+from psched.runner.forker import Origin
 from psched.runner.messages import FROM_PROGRAM_RUNNER, FROM_RUNNER
 from psched.runner.shared_memory import NOTHING, Reason, StopFlags, StopFlagTable
 
@@ -305,6 +308,11 @@ _NO_PROGRAMS = 60.0
 class ForkingRunnerPool(RunnerPool):
     """The forked runners of one worker.
 
+    Args:
+        origin: says how a fork server comes into being that shares these flags with the worker.
+        fall_back: is called if a fork server was executed that has not the code of this psched.
+            After the call, ``origin`` returns another one.
+
     Attributes:
         before_server_fork: a function that is called before a fork server is forked; it closes
             whatever the fork server must not inherit.
@@ -312,22 +320,21 @@ class ForkingRunnerPool(RunnerPool):
 
     def __init__(
         self,
-        main: Callable[[Link, StopFlags], int],
+        origin: Callable[[StopFlagTable], Origin],
         *,
-        keep: Callable[[], Sequence[int]],
+        fall_back: Callable[[], object] = list,
         clock: Clock,
         concurrency: int,
         hold_up: float,
         patience: float,
         cgroup: Cgroup | None,
-        before_fork: Callable[[], object],
         output: OutputCollection | None = None,
     ) -> None:
         super().__init__()
         self._output = output
         self.before_server_fork: Callable[[], object] = lambda: None
-        self._main = main
-        self._keep = keep
+        self._origin = origin
+        self._fall_back = fall_back
         self._places = _PLACES_PER_TASK * (concurrency + MOST_AT_ONCE)
         self._new_server = partial(
             ForkServer,
@@ -335,15 +342,12 @@ class ForkingRunnerPool(RunnerPool):
             clock=clock,
             hold_up=hold_up,
             patience=patience,
-            before_fork=before_fork,
             output=output,
         )
         # `_server` forks new runners. `_servers` contains `_server`, and those of its predecessors
         # that still have runners.
         self._server: ForkServer | None = None
         self._servers: dict[ForkServer, StopFlagTable] = {}
-        self._servers_made = 0
-        self._outdated = False
         self._dismissed = False
         self._clock = clock
         self._alive: dict[int, RunnerChild] = {}
@@ -374,12 +378,35 @@ class ForkingRunnerPool(RunnerPool):
             # Each fork server gets its own table of flags, because runners of two fork servers can
             # have the same slot number.
             flags = StopFlagTable(self._places)
-            self._server = self._new_server(partial(_live, self._main, flags), keep=self._keep())
+            self._server = self._new_server(self._origin(flags))
             self._servers[self._server] = flags
-            self._servers_made += 1
             self._spared |= {self._server.pid}
             self._dismissed = False
         return self._server
+
+    def load(self, within: float) -> ForkServer:
+        """Start a fork server, wait until it has loaded the handlers, and return it.
+
+        Args:
+            within: the seconds after which its stack is logged, if it has not loaded them yet.
+
+        Raises:
+            LoadError: they cannot be loaded; this has been logged.
+            EOFError: the fork server has died meanwhile.
+        """
+        until = self._clock.monotonic() + within
+        while not (server := self.start()).has_loaded:
+            left = until - self._clock.monotonic()
+            server.receive(max(left, 0.0))
+            if left <= 0:
+                tree.send(server.pid, signal.SIGABRT)
+                time.sleep(within)  # the master kills this process meanwhile
+            if server.channel.closed and server.is_own and not server.has_loaded:
+                how = exit_of(*os.waitpid(server.pid, 0))
+                raise EOFError(f"the process that loads the handlers {how}")
+        if server.failure is not None:
+            raise LoadError(server.failure)
+        return server
 
     @property
     @override
@@ -397,11 +424,8 @@ class ForkingRunnerPool(RunnerPool):
 
     @override
     def renew(self) -> None:
-        # Only the first fork server is replaced, because it was forked before this process loaded
-        # the store's modules. When the next runner is needed, a second fork server is forked, which
-        # inherits the modules, so that no task waits for their import. The first fork server stays
-        # until its runners have ended.
-        self._outdated = self._servers_made == 1
+        if self._server is not None:
+            self._server.load_store()
 
     @override
     def prepare(self, count: int = 1, *, unused: bool = False) -> None:
@@ -411,7 +435,7 @@ class ForkingRunnerPool(RunnerPool):
     @override
     def order(self, count: int) -> None:
         server = self._server
-        if server is not None and not self._outdated and count > len(self._idle):
+        if server is not None and count > len(self._idle):
             with suppress(OSError):
                 server.order(count - len(self._idle))
 
@@ -564,7 +588,13 @@ class ForkingRunnerPool(RunnerPool):
 
     def _lose(self, server: ForkServer, how: str = "it has ended") -> None:
         """Handle the death of a fork server; kill the fork server if it is still alive."""
-        if server.channel.fault is not None:
+        if not server.is_own:
+            self._close(server)
+            self._fall_back()
+            return
+        if server.failure is not None:
+            how = f"the handlers cannot be loaded: {server.failure}"
+        elif server.channel.fault is not None:
             how = f"it has sent {server.channel.fault}"
         self._server_deaths.failed(f"{how}, and all that it had forked dies with it")
         for pid in server.unburied:
@@ -593,7 +623,7 @@ class ForkingRunnerPool(RunnerPool):
             self._server = None
 
     def _fork(self, count: int) -> None:
-        server = self._up_to_date()
+        server = self.start()
         try:
             born = server.fork(count)
         except ConnectionError:
@@ -601,25 +631,9 @@ class ForkingRunnerPool(RunnerPool):
             server = self.start()
             born = server.fork(count)
         self._enrol(server, born)
-        if all(
-            each.pid in server.for_programs for each in born
-        ):  # an earlier order, which had to be answered first
+        if all(each.pid in server.for_programs for each in born):
+            # It was the answer to an earlier order, and had to come first.
             self._enrol(server, server.fork(count))
-
-    def _up_to_date(self) -> ForkServer:
-        """Return the current fork server; replace it first if it is outdated; see `renew`."""
-        before = self._server
-        if self._outdated and before is not None and not before.owes:
-            self._outdated = False
-            self._server = None
-            try:
-                return self.start()
-            except (OSError, RuntimeError) as error:
-                # The old fork server is used again, because it still works. But each task that uses
-                # the store must then import the store's modules.
-                _log.warning("no new fork server, the old one goes on: %s", error)
-                self._server = before
-        return self.start()
 
     def _enrol_late(self, server: ForkServer) -> None:
         """Record the runners of an order for whose answer nobody has waited."""
@@ -651,9 +665,3 @@ class ForkingRunnerPool(RunnerPool):
         if pipes and self._output is not None:
             self._output.watch(pipes)
         return enrolled
-
-
-def _live(
-    main: Callable[[Link, StopFlags], int], flags: StopFlagTable, place: int, link: Link
-) -> int:
-    return main(link, flags.at(place))

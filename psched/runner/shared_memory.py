@@ -14,6 +14,7 @@ code of a task can write anything. So a checksum shows whether the bytes belong 
 """
 
 import mmap
+import os
 import struct
 from enum import IntEnum
 from math import nan
@@ -106,10 +107,25 @@ class StopFlagTable:
     """The flags of all runners of one fork server, in memory that these processes share.
 
     Create the table before the fork server is forked.
+
+    Args:
+        count: the number of slots.
+        descriptor: that of a table, which a server that was executed has received.
+
+    Attributes:
+        descriptor: is sent to such a server.
     """
 
-    def __init__(self, count: int) -> None:
-        self._page = mmap.mmap(-1, count * _SIZE)
+    def __init__(self, count: int = 0, descriptor: int | None = None) -> None:
+        if descriptor is None:
+            descriptor = os.memfd_create("psched", os.MFD_CLOEXEC)
+            os.ftruncate(descriptor, count * _SIZE)
+        self.descriptor = descriptor
+        self._page = mmap.mmap(descriptor, 0)  # all of it
+
+    def close(self) -> None:
+        """Close the descriptor; the memory stays."""
+        os.close(self.descriptor)
 
     def at(self, place: int) -> "StopFlags":
         """The flags of the runner that has this slot number."""

@@ -11,14 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from psched.app import ConfigLike, read_config
-from psched.base.errors import ConfigError, LoadError
-from psched.base.log import Log
+from psched.app import ConfigLike, load_store, read_config
+from psched.base.errors import ConfigError
+from psched.base.log import Log, allow_basic_config
 from psched.config import Config, withhold
 from psched.config.urls import wake_code
-from psched.handlers.configured import load_handlers
 from psched.master.generation_spec import (
-    BAD_HANDLERS,
     GenerationSpec,
     MonitorSpec,
     SpecError,
@@ -31,7 +29,6 @@ from psched.process.link import Link
 from psched.service.monitor_boot import check_metrics, run_monitor
 from psched.service.worker_boot import (
     WorkerBoot,
-    allow_basic_config,
     redirect_log,
     settings_report,
 )
@@ -59,6 +56,7 @@ class ConfigSource:
             check_metrics(settings)
         except ConfigError as error:
             raise SpecError(str(error)) from error
+        load_store(settings)
         monitor = None
         if settings.monitor:
             main = partial(run_monitor, settings, self.log, os.getpid())
@@ -71,11 +69,7 @@ class ConfigSource:
         # Withhold secrets from tasks here, in the worker, and not in the master, because the master
         # needs the secrets to read the configuration of the next generation.
         withhold(settings.withheld)
-        try:
-            dispatch = load_handlers(settings)
-        except LoadError as error:
-            return worker.cannot_start(error, BAD_HANDLERS)
-        return worker.serve(settings, dispatch, report=False)
+        return worker.serve(settings, None, report=False)
 
 
 def generation_spec(

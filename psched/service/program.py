@@ -7,7 +7,6 @@ to the master. Every restart runs the program again.
 
 import logging
 import os
-import re
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,14 +18,14 @@ from typing import Any, NoReturn
 from psched.app import ConfigLike, read_config
 from psched.application.dispatch import Dispatch, instance
 from psched.base.errors import ConfigError, LoadError
-from psched.base.log import Log
+from psched.base.log import Log, attach
 from psched.config import SETTINGS, Config
 from psched.config.references import current_folder
 from psched.master.generation_spec import BAD_CONFIG, BAD_HANDLERS, GenerationSpec
 from psched.process import early_signals
-from psched.process.spawn import flush_output, is_launched
+from psched.process.spawn import flush_output, interpreter_options, is_launched
 from psched.service.generation import generation_spec
-from psched.service.worker_boot import MASTER_NUMBERS, WorkerBoot, attach
+from psched.service.worker_boot import MASTER_NUMBERS, WorkerBoot
 
 _log = logging.getLogger("psched.worker")
 
@@ -231,28 +230,3 @@ def _as_written(file: str) -> str:
         if written.samefile(file):
             return str(written)
     return str(Path(file).absolute())
-
-
-def interpreter_options(command: Sequence[str]) -> list[str]:
-    """The interpreter's own options in its command line, except ``-m`` and ``-c``."""
-    options: list[str] = []
-    arguments = iter(command[1:])
-    for argument in arguments:
-        if not argument.startswith("-") or argument in ("-", "--"):
-            break
-        if argument.startswith("--"):
-            options.append(argument)
-            has_value = argument == "--check-hash-based-pycs"
-        else:
-            # One argument can hold several short options. The first one with a value ends it; the
-            # value follows in the same argument or in the next: -Bm program, -BWignore.
-            found = re.fullmatch("-([^cmWX]*)([cmWX]?)(.*)", argument)
-            flags, letter, value = found.groups() if found else ("", "", "")
-            if letter in ("c", "m"):
-                options += [f"-{flags}"] if flags else []
-                break
-            options.append(argument)
-            has_value = bool(letter) and not value
-        if has_value:
-            options.append(next(arguments, ""))
-    return options

@@ -5,7 +5,6 @@ import logging
 import os
 import random
 import sys
-import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any
 import croniter  # noqa: F401  # load croniter in the master, so that workers share its memory
 
 from psched import memory
-from psched.app import CLOCK, ConfigLike, new_nonce, read_config
-from psched.base import log
+from psched.app import CLOCK, ConfigLike, load_store, new_nonce, read_config
+from psched.base import log, own_code
 from psched.base.errors import ConfigError
 from psched.base.log import Log
 from psched.base.regular_files import NotRegularError
@@ -46,41 +45,27 @@ from psched.service.service_file import ServiceFile
 from psched.service.worker_boot import redirect_log
 from psched.triggers.zone import find_zone
 
-PACKAGE = Path(__file__).parent.parent
-
 UPGRADED = (
     "psched itself was changed on this host since this master was started, and a master does not"
     " load its own code again: stop it and start it again (systemctl restart psched)"
 )
 
 
-def unless_upgraded(read_spec: ReadSpec, package: Path = PACKAGE) -> ReadSpec:
+def unless_upgraded(read_spec: ReadSpec) -> ReadSpec:
     """A function like ``read_spec`` that refuses if psched's code has changed since this call.
 
     A master never loads its own code again, and forks its workers. So after an upgrade in place, a
     new worker would consist of old modules, which the master has loaded, and of new ones, which the
     worker loads: such a worker fails, or does what no version does.
-
-    The contents of the files are compared, because an environment can be made anew with the same
-    version of psched, and then only the times of the files differ.
     """
-    before = _checksum(package)
+    before = own_code.at_start()
 
     def read(reported: Mapping[str, Any] | None) -> GenerationSpec:
-        if _checksum(package) != before:
+        if own_code.checksums(own_code.PACKAGE) != before:
             raise SpecError(UPGRADED)
         return read_spec(reported)
 
     return read
-
-
-def _checksum(package: Path) -> int:
-    total = 0
-    for path in sorted(package.rglob("*.py")):
-        total = zlib.crc32(bytes(path), total)
-        with suppress(OSError):  # an upgrade is removing the file at this moment
-            total = zlib.crc32(path.read_bytes(), total)
-    return total
 
 
 _log = logging.getLogger("psched.master")
@@ -115,6 +100,7 @@ def run_configured(
         _log.info("psched on %s, table %s", settings.safe_url, settings.table)
         for remark in remarks(settings):
             _log.warning("%s", remark)
+        load_store(settings)
         read_spec = ConfigSource(given, environment, overrides, journal).read_spec
         return _run(read_spec, inbox, journal, terminal, cgroup, hidden=hidden)
 

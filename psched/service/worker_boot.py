@@ -4,18 +4,19 @@ import logging
 import os
 import random
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from psched.app import CLOCK, make_store, open_in_worker
+from psched.app import CLOCK, load_store, make_store, open_in_worker
 from psched.application.dispatch import Dispatch, Router
 from psched.base.clock import Clock
 from psched.base.errors import ConfigError, LoadError
 from psched.base.exec_data import EXEC_TYPE
-from psched.base.log import Log
+from psched.base.log import Log, attach
 from psched.base.texts import brief, cut, visible
 from psched.client.collection import preload
 from psched.config import Config, withhold
@@ -27,7 +28,12 @@ from psched.core.history.recording import Recorder, StoreClock
 from psched.core.remote_policy import answer_request
 from psched.core.schedule import Schedules
 from psched.core.store_protocol import Store
-from psched.handlers.configured import SingleHandler, built_in_handlers
+from psched.handlers.configured import (
+    built_in_handlers,
+    handled_types,
+    leaves_programs,
+    load_handlers,
+)
 from psched.handlers.exec import Command, find_command
 from psched.handlers.permissions import describe_programs, describe_triggers
 from psched.master.generation_spec import BAD_CONFIG, BAD_HANDLERS, DRAINED, WorkerIdentity
@@ -39,10 +45,13 @@ from psched.process.deadman import DeadMan
 from psched.process.inheritance import UserDescriptors
 from psched.process.link import Link
 from psched.process.signals import SignalInbox
+from psched.process.spawn import CRASHED, interpreter_options
+from psched.runner.forker import Origin, forked_with
 from psched.runner.runner import Runner
 from psched.runner.runner_pool import ForkingRunnerPool
-from psched.runner.shared_memory import StopFlags
+from psched.runner.shared_memory import StopFlagTable
 from psched.service.functions import App
+from psched.service.lean_server import HandlerProcesses, run_confined
 from psched.worker.chores import create_missing_table, renew_times
 from psched.worker.context import Context, no_command
 from psched.worker.worker import Worker, clean_up
@@ -59,6 +68,11 @@ MASTER_NUMBERS = (
     "graceful_kill_limit",
 )
 """The names of the numeric settings that a master needs."""
+
+
+_LOADING = 0.8
+"""The part of ``start_timeout`` after which the stack of a process is logged that still loads the
+handlers. After all of it, the master kills the worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +134,20 @@ class WorkerBoot:
                 work = partial(worker.run, settings_report(settings) if report else None)
         except ConfigError as error:
             return self.cannot_start(error, BAD_CONFIG)
-        except LoadError as error:
-            return self.cannot_start(error, BAD_HANDLERS)
+        except (LoadError, EOFError) as error:
+            died = isinstance(error, EOFError)
+            logged = dispatch is None and not died
+            return self.cannot_start(error, CRASHED if died else BAD_HANDLERS, logged=logged)
         try:
             return work()
         finally:
             MEMORY.leave()
 
-    def cannot_start(self, error: Exception, status: int) -> int:
+    def cannot_start(self, error: Exception, status: int, *, logged: bool = False) -> int:
         """Log why this process cannot start and tell the master; return the exit status."""
         attach(self.log)
-        # If an exception in the user's code has caused the error, its traceback is logged, too.
-        _log.error("%s", error, exc_info=error.__cause__ if status == BAD_HANDLERS else None)
+        if not logged:  # by the process that could not load the handlers
+            _log.error("%s", error)
         self.link.send({"failed": brief(str(error))})
         return status
 
@@ -143,35 +159,13 @@ class WorkerBoot:
         opened: UserDescriptors,
     ) -> Worker:
         """Create the worker and start its runner pool."""
-        if isinstance(dispatch, App):
-            dispatch.use(partial(open_in_worker, settings))
         output = None
         if settings.captures_output:
             output = OutputCollection(clock=CLOCK, secrets=settings.secrets, log=self.log)
-        pool = make_runner_pool(
-            settings,
-            Router(dispatch, built_in_handlers(settings)).find,
-            partial(open_in_worker, settings),
-            log=self.log,
-            clock=CLOCK,
-            cgroup=None if settings.cgroup == "off" else self.place.cgroup,
-            output=output,
-            inherited=opened.inherited,
-            hooks=dispatch,
-        )
-        try:
-            # Start the pool before the store is created, because runners must not inherit the
-            # store.
-            pool.start()
-            if output is not None:
-                output.start()
-        except RuntimeError as error:
-            raise LoadError(str(error)) from None
-        except OSError:
-            pass  # the worker tries again before each claim, and then logs a failure
-        if self.place.number == 0:  # the others have opened the same
-            for text in opened.lost():
-                _log.warning("%s", text)
+        pool, types, programs = self._start_pool(settings, dispatch, output, opened)
+        find = no_command
+        if programs and settings.task_signals != "own":
+            find = command_finder(settings, is_own=dispatch is not None)
         store = make_store(settings)
         # Disconnect the store before each fork, because a child must not inherit a connection. With
         # SQLite, a child would inherit the list of locks, but not the locks themselves, and would
@@ -193,48 +187,94 @@ class WorkerBoot:
                 host=socket.gethostname(),
                 generation=self.place.generation,
                 clock=StoreClock(CLOCK),
-                types=handled_types(settings, dispatch),
+                types=types,
             ),
             output=output,
-            find_command=command_finder(settings, dispatch),
+            find_command=find,
             startup=partial(_startup_steps, store, settings, prepare, self.place.number),
         )
         return Worker(context, inbox=self.inbox, log=self.log)
 
+    def _start_pool(
+        self,
+        settings: Config,
+        dispatch: Dispatch | None,
+        output: OutputCollection | None,
+        opened: UserDescriptors,
+    ) -> tuple[ForkingRunnerPool, Sequence[str] | None, bool]:
+        """Create the runner pool, and start its fork server.
+
+        Returns:
+            The pool, the types that have a handler, and whether program runners may run programs.
+        """
+        is_first = self.place.number == 0  # it warns; the others have opened the same
+        cgroup = None if settings.cgroup == "off" else self.place.cgroup
+        if dispatch is None:
+            handlers = HandlerProcesses(
+                settings,
+                log=self.log,
+                master=self.master,
+                collects=output is not None,
+                is_first=is_first,
+                options=interpreter_options(sys.orig_argv),
+            )
+            make = partial(pool_for, origin=handlers.origin, fall_back=handlers.fall_back)
+        else:
+            if isinstance(dispatch, App):
+                dispatch.use(partial(open_in_worker, settings))
+            make = partial(
+                make_runner_pool,
+                find=Router(dispatch, built_in_handlers(settings)).find,
+                open_schedules=partial(open_in_worker, settings),
+                log=self.log,
+                inherited=opened.inherited,
+                hooks=dispatch,
+            )
+        pool = make(settings, clock=CLOCK, cgroup=cgroup, output=output)
+        types, programs = (
+            handled_types(dispatch),
+            dispatch is not None and leaves_programs(dispatch),
+        )
+        try:
+            # Start the pool before the store is created, because runners must not inherit the
+            # store.
+            if dispatch is None:
+                server = pool.load(_LOADING * settings.start_timeout)
+                types, programs = server.types, server.leaves_programs
+            else:
+                pool.start()
+            if output is not None:
+                output.start()
+        except RuntimeError as error:
+            raise LoadError(str(error)) from None
+        except OSError:
+            pass  # the worker tries again before each claim, and then logs a failure
+        if is_first and dispatch is not None:
+            for text in opened.lost():
+                _log.warning("%s", text)
+        return pool, types, programs
+
 
 def command_finder(
-    settings: Config, dispatch: Dispatch | None
+    settings: Config, *, is_own: bool
 ) -> Callable[[Mapping[str, Any], bytes], Command | None]:
-    """A function for `Context.find_command`; it calls no code of users."""
-    own = dispatch is not None and not isinstance(dispatch, SingleHandler)
-    kind = Dispatch if dispatch is None else type(dispatch)
-    has_hooks = any(
-        getattr(kind, name) is not getattr(Dispatch, name) for name in ("after_fork", "before_exit")
-    )
-    if has_hooks or settings.task_signals == "own" or (own and kind.find is not Dispatch.find):
-        return no_command
-    find = Router(None if own else dispatch, built_in_handlers(settings)).find
-    if own and Router(dispatch, {}).find(EXEC_TYPE) is not None:
-        return no_command
+    """A function for `Context.find_command`; it calls no code of users.
+
+    Args:
+        settings: the settings.
+        is_own: whether the handlers are not those that the settings name.
+    """
+    # The handler that the setting ``exec`` makes is psched's.
+    single = load_handlers(settings) if settings.exec and not is_own else None
+    find = Router(single, built_in_handlers(settings)).find
 
     def find_one(assignment: Mapping[str, Any], stored: bytes) -> Command | None:
         type_ = assignment["type"]
-        if own and type_ != EXEC_TYPE:
+        if single is None and type_ != EXEC_TYPE:
             return None
         return find_command(find(type_), assignment, stored)
 
     return find_one
-
-
-def handled_types(settings: Config, dispatch: Dispatch | None) -> Sequence[str] | None:
-    """The types that have a handler; None if any may have one: a pattern, or a ``find`` decides."""
-    types: set[object] = {*built_in_handlers(settings)}
-    if dispatch is not None:
-        if type(dispatch).find not in {Dispatch.find, App.find}:
-            return None
-        types |= {*dispatch.routes, *(dispatch.functions if isinstance(dispatch, App) else ())}
-    texts = [each for each in types if isinstance(each, str)]
-    return sorted(texts) if len(texts) == len(types) else None
 
 
 def _startup_steps(
@@ -275,12 +315,34 @@ def make_runner_pool(
     )
     run = runner.run
     if settings.task_signals == "own":
-        if not kernel.can_confine_signals():
-            raise ConfigError("task_signals: own needs Linux 6.12 with Landlock; set any")
-        run = partial(_run_confined, runner)
+        run = partial(run_confined, runner)
+
+    def origin(flags: StopFlagTable) -> Origin:
+        return forked_with(
+            lambda place, link: run(link, flags.at(place)),
+            keep=[*log.descriptors, *inherited()],
+            before_fork=partial(runner.before_fork, collects=output is not None),
+            load_store=partial(load_store, settings),
+        )
+
+    return pool_for(settings, origin, clock=clock, cgroup=cgroup, output=output)
+
+
+def pool_for(
+    settings: Config,
+    origin: Callable[[StopFlagTable], Origin],
+    *,
+    clock: Clock,
+    cgroup: Cgroup | None = None,
+    output: OutputCollection | None = None,
+    fall_back: Callable[[], object] = list,
+) -> ForkingRunnerPool:
+    """Create a worker's pool of runners, whose fork servers have this origin."""
+    if settings.task_signals == "own" and not kernel.can_confine_signals():
+        raise ConfigError("task_signals: own needs Linux 6.12 with Landlock; set any")
     return ForkingRunnerPool(
-        run,
-        keep=lambda: [*log.descriptors, *inherited()],
+        origin,
+        fall_back=fall_back,
         clock=clock,
         concurrency=settings.concurrency,
         # Allow a fork to block the worker for as long as a request to the store can, because the
@@ -288,37 +350,8 @@ def make_runner_pool(
         hold_up=settings.driver_timeout,
         patience=settings.child_heartbeat_limit / 2,
         cgroup=cgroup,
-        before_fork=partial(runner.before_fork, collects=output is not None),
         output=output,
     )
-
-
-def allow_basic_config(log: Log) -> None:
-    """Have `logging.basicConfig` work for user code that names a file, although there is a log."""
-    configure = logging.basicConfig
-
-    def basic_config(**given: Any) -> None:  # noqa: ANN401  # what users give
-        if given.keys() & {"filename", "stream", "handlers", "force"}:
-            logging.getLogger().removeHandler(log)
-            try:
-                configure(**given)
-            finally:
-                attach(log)
-
-    logging.basicConfig = basic_config
-
-
-def attach(log: Log) -> None:
-    """Have psched's lines logged, whatever user code has configured in `logging`."""
-    logging.getLogger().addHandler(log)  # this has no effect if it is there
-    for name, known in logging.root.manager.loggerDict.items():
-        if isinstance(known, logging.Logger) and f"{name}.".startswith("psched."):
-            known.disabled = False
-
-
-def _run_confined(runner: Runner, link: Link, stop_flags: StopFlags) -> int:
-    kernel.confine_signals()
-    return runner.run(link, stop_flags)
 
 
 def redirect_log(journal: Log, path: Path | None, level: str, format_: str) -> None:

@@ -4,20 +4,18 @@ import gc
 import logging
 import random
 import signal
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Protocol
 
 from psched.base.errors import StoreError
-from psched.base.log import Log, log_uncaught
+from psched.base.log import Log
 from psched.config import Config
 from psched.core.store_protocol import Store
 from psched.master.generation_spec import BAD_HANDLERS, DRAINED, WorkerIdentity
 from psched.master.messages import FROM_MASTER
-from psched.process import kernel
 from psched.process.kernel import set_title
-from psched.process.signals import SIGNALS, SignalInbox, Waitable
+from psched.process.signals import SignalInbox, Waitable
+from psched.process.spawn import run_users_code
 from psched.runner.shared_memory import Reason
 from psched.worker.context import Context
 from psched.worker.lease_loop import LeaseLoop
@@ -350,20 +348,10 @@ def prepare_process(log: Log, place: WorkerIdentity) -> SignalInbox:
     """Set up the log, the title and the signals of a new worker process; return its inbox."""
     log.process = place.name
     log.recent.clear()
-    log_uncaught()
-    with suppress(AttributeError, ValueError):
-        # Output is flushed after each line, so that everything that handlers print is visible at
-        # once. The runners inherit this setting.
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    set_title(f"{place}: starting")
-    # If a worker hangs, the master sends ABRT to it before KILL. Because of the next line, ABRT
-    # makes the worker log its stack, which shows where it hangs.
-    log.dump_crashes()
-    kernel.handle_signals_on_the_stack()
     # A worker obeys only three signals: TERM and QUIT (finish the tasks and exit), and USR2 (reopen
     # the log). It receives all other signals and ignores them, because a terminal or pkill can send
     # them to all processes of psched, and the master sends its orders over the link.
-    return SignalInbox(SIGNALS)
+    return run_users_code(log, f"{place}: starting")
 
 
 def clean_up(store: Store, settings: Config, nonces: Sequence[str]) -> int:

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from psched.base.clock import SystemClock
-from support.processes import children, descendants, kill, title
+from support.processes import children, descendants, kill, server_of, title
 from support.run_log import completed, never_two_at_once
 from support.waiting import has_ended, wait_for_end, wait_until
 
@@ -42,12 +42,6 @@ def wait_for_trees(service, keys=("one", "two")):
         }
         for key in keys
     }
-
-
-def server_of(worker):
-    """A worker's fork server."""
-    [server] = [pid for pid in children(worker) if title(pid) == "psched fork server"]
-    return server
 
 
 def runner_of(service, key):

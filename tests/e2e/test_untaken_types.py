@@ -6,9 +6,8 @@ from typing import ClassVar
 import pytest
 
 from psched.application import Dispatch
-from psched.config import from_mapping
+from psched.handlers.configured import handled_types
 from psched.service.functions import App
-from psched.service.worker_boot import handled_types
 
 WARNING = "Warning: no worker seen in the last day takes the type 'nosuch' (they take only"
 DAY = 86_400
@@ -124,16 +123,15 @@ def app():
 
 
 @pytest.mark.parametrize(
-    ("dispatch", "more", "types"),
+    ("dispatch", "types"),
     [
-        (None, {}, {"exec", "push"}),
-        (Mail(), {}, {"exec", "mail", "push", "web"}),
-        (app(), {}, {"exec", "mail", "push"}),
-        (Patterns(), {}, None),
-        (Own(), {}, None),
+        (None, {"exec", "push"}),
+        (Mail(), {"exec", "mail", "push", "web"}),
+        (app(), {"exec", "mail", "push"}),
+        (Patterns(), None),
+        (Own(), None),
     ],
 )
-def test_the_types_that_have_a_handler(dispatch, more, types):
-    settings = from_mapping({"url": "memory:", "exec_type": "on", **more})
-    found = handled_types(settings, dispatch)
+def test_the_types_that_have_a_handler(dispatch, types):
+    found = handled_types(dispatch)
     assert (None if found is None else {*found}) == types

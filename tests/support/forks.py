@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from psched.base.clock import Clock, SystemClock
 from psched.process.link import Link
 from psched.runner.fork_server import ForkServer
+from psched.runner.forker import forked_with
 
 
 def fork_server(
@@ -17,11 +18,9 @@ def fork_server(
 ) -> ForkServer:
     """A fork server whose children run ``main``."""
     return ForkServer(
-        main,
+        forked_with(main, keep=keep, before_fork=before_fork),
         places=200,
-        keep=keep,
         clock=clock or SystemClock(),
         hold_up=hold_up,
         patience=20,
-        before_fork=before_fork,
     )

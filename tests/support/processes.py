@@ -56,3 +56,9 @@ def title(pid: int) -> str:
     except OSError:
         return ""
     return command_line.replace(b"\0", b" ").decode(errors="replace").strip()
+
+
+def server_of(worker):
+    """A worker's fork server."""
+    [server] = [pid for pid in children(worker) if title(pid) == "psched fork server"]
+    return server
