@@ -163,9 +163,8 @@ class WorkerBoot:
         if settings.captures_output:
             output = OutputCollection(clock=CLOCK, secrets=settings.secrets, log=self.log)
         pool, types, programs = self._start_pool(settings, dispatch, output, opened)
-        find = no_command
-        if programs and settings.task_signals != "own":
-            find = command_finder(settings, is_own=dispatch is not None)
+        can_run = programs and settings.task_signals != "own"
+        find = command_finder(settings, is_own=dispatch is not None) if can_run else no_command
         store = make_store(settings)
         # Disconnect the store before each fork, because a child must not inherit a connection. With
         # SQLite, a child would inherit the list of locks, but not the locks themselves, and would
@@ -231,10 +230,8 @@ class WorkerBoot:
                 hooks=dispatch,
             )
         pool = make(settings, clock=CLOCK, cgroup=cgroup, output=output)
-        types, programs = (
-            handled_types(dispatch),
-            dispatch is not None and leaves_programs(dispatch),
-        )
+        types = handled_types(dispatch)
+        programs = dispatch is not None and leaves_programs(dispatch)
         try:
             # Start the pool before the store is created, because runners must not inherit the
             # store.
