@@ -152,6 +152,7 @@ class Bench:
         self.pool.prepare()
         deadlines = Deadlines(CLOCK.boottime(), 300, 5.0)
         self.tasks.start(Lease(row, deadlines), Run(parse_row(row, self._settings), 60))
+        self.tasks.send_starts()
         return self.tasks.running[row.key]
 
     @property
