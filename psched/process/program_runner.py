@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     Environment = MutableMapping[bytes, bytes]
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME = 1, 4, 15
 _KILL, _TERM, _CHLD = int(signal.SIGKILL), int(signal.SIGTERM), int(signal.SIGCHLD)
 _IGNORED_BY_PYTHON = (int(signal.SIGPIPE), int(signal.SIGXFSZ))
 
@@ -300,6 +300,8 @@ class _ProgramRunner:
         return ended if ended[0] else None
 
     def _show(self, title: bytes) -> None:
+        name = ctypes.create_string_buffer(title)
+        _prctl(_PR_SET_NAME, ctypes.addressof(name), 0, 0, 0)
         if len(title) < self._room:
             ctypes.memmove(self._title, title.ljust(self._room, b"\0"), self._room)
 

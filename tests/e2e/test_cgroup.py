@@ -73,7 +73,9 @@ def sessions(pids):
 
 def is_ours(pid):
     shown = title(pid)
-    return shown.startswith("psched ") or "psched.cli.daemon.master" in shown
+    # The last is a program runner that has no title yet, because its interpreter just begins.
+    ours = "psched.cli.daemon.master", "A process that runs programs for tasks"
+    return shown.startswith("psched ") or any(part in shown for part in ours)
 
 
 def is_of_attempt(number, pid):
