@@ -201,9 +201,11 @@ def execute(text: str, link: int, *, hidden: bool) -> None:
     # No signal must end the interpreter before it runs this text.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     os.set_inheritable(link, True)  # noqa: FBT003  # its parameter has no name
-    # -I and -S: neither the environment nor a package decides what is loaded.
-    flags = (str(link), str(os.getppid()), "hidden" if hidden else "")
-    os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", text, *flags])  # noqa: S606
+    # -I and -S: neither the environment nor a package decides what is loaded. Warnings are ignored,
+    # because Python takes a process for one with threads if its name contains blanks.
+    options = ("-I", "-S", "-W", "ignore", "-c", text)
+    arguments = (str(link), str(os.getppid()), "hidden" if hidden else "")
+    os.execv(sys.executable, [sys.executable, *options, *arguments])  # noqa: S606
 
 
 class _ProgramRunner:

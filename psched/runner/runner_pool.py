@@ -32,6 +32,9 @@ from psched.runner.forker import Origin
 from psched.runner.messages import FROM_PROGRAM_RUNNER, FROM_RUNNER
 from psched.runner.shared_memory import NOTHING, Reason, StopFlags, StopFlagTable
 
+Streams = tuple[tuple[int, int], tuple[int, int]]
+"""The inodes and devices of standard output and standard error."""
+
 
 class RunnerChild(Child):
     """The worker's record of a runner.
@@ -42,6 +45,7 @@ class RunnerChild(Child):
         offspring: tells whether the runner has any children.
         pipe: carries its output; None if its output is not collected.
         programs: whether it runs programs, and nothing else; see `psched.process.program_runner`.
+        streams: which files it had for its output, if it runs programs and has no pipe; else None.
         cgroup: the runner's own cgroup; None if the runner has no cgroup of its own.
         lost_server: whether the runner's fork server died while the runner was alive.
         used: whether the runner has run a task.
@@ -67,6 +71,7 @@ class RunnerChild(Child):
         self.pipe = pipe
         self.offspring = tree.Offspring(pid)
         self.programs = programs
+        self.streams: Streams | None = None
         self.cgroup: Cgroup | None = None
         self.lost_server = False
         self.used = False
@@ -353,6 +358,7 @@ class ForkingRunnerPool(RunnerPool):
         self._alive: dict[int, RunnerChild] = {}
         self._most_programs = concurrency
         self._no_programs_before = 0.0
+        self._program_streams: Streams | None = None
         self._program_runners = FaultLog("runners for programs do not start", _log, clock)
         self._reaper = OrphanReaper[RunnerChild](clock)
         self._cgroups = None if cgroup is None else RunnerCgroups(cgroup, clock)
@@ -441,15 +447,19 @@ class ForkingRunnerPool(RunnerPool):
 
     @override
     def acquire_for_program(self) -> RunnerChild | None:
-        runner = super().acquire_for_program()
-        server, now = self._server, self._clock.monotonic()
-        # Without a pipe, there would be no output, because it is collected or follows the log.
-        if runner is None and server is not None and self._output is not None:
-            there = sum(each.programs for each in self._alive.values())
-            count = min(1 + there, self._most_programs - there)
-            if now >= self._no_programs_before and not self._dismissed:
-                with suppress(OSError):
-                    server.order(count, programs=True)
+        # A program runner that has no pipe would write to a log that was renamed.
+        streams = _streams() if self._output is None else None
+        for each in [each for each in self._idle_programs if each.streams != streams]:
+            self._idle_programs.remove(each)
+            self._let_exit(each)
+        runner, server = super().acquire_for_program(), self._server
+        is_late = self._clock.monotonic() >= self._no_programs_before
+        if runner is None and server is not None and is_late and not self._dismissed:
+            self._program_streams = streams
+            alive = self._alive.values()
+            there = sum(each.programs and not each.link.closed for each in alive)
+            with suppress(OSError):
+                server.order(min(1 + there, self._most_programs - there), programs=True)
         return runner
 
     @override
@@ -657,11 +667,17 @@ class ForkingRunnerPool(RunnerPool):
             self._reaper.born(runner)
             if self._cgroups is not None:
                 runner.cgroup = self._cgroups.acquire(pid)
+            runner.streams = self._program_streams
             if not programs:  # else it says when it is ready
                 self._idle.append(runner)
-            elif pipe is None:  # no descriptor was left
+            elif pipe is None and self._output is not None:  # no descriptor was left
                 self._let_exit(runner)
             enrolled.append(runner)
         if pipes and self._output is not None:
             self._output.watch(pipes)
         return enrolled
+
+
+def _streams() -> Streams:
+    output, error = os.fstat(1), os.fstat(2)
+    return (output.st_ino, output.st_dev), (error.st_ino, error.st_dev)

@@ -274,7 +274,8 @@ class TaskTable:
         place = _PLACES.get(run.definition.settings.output, PIPE)
         fields, stored = assignment(row, run.definition, run.scheduled_time), _stored(row.data)
         runner = command = None
-        if place != RAW and (command := self._find_command(fields, stored)) is not None:
+        collects = place != RAW or self._output is None
+        if collects and (command := self._find_command(fields, stored)) is not None:
             runner = self._pool.acquire_for_program()
         if runner is None:
             runner, command = self._pool.acquire(), None

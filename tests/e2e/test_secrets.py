@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import children, title
+from support.processes import children, runners, title
 from support.waiting import wait_until
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -155,15 +155,18 @@ def test_no_task_reads_the_memory_or_the_environment_of_psched(service, without_
     [worker] = master.workers()
     ours = [master.pid, master.wait_for_monitor(), worker, *children(worker)]
     pids = " ".join(map(str, ours))
-    data = {"command": PEEPING.format(pids=pids, to="seen"), "shell": True}
-    push(service, "peeps", "exec", data)
-    # Which memory is where is told to nobody either.
-    assert told(service, "seen").split("\n") == ["own", ""]
+    for kind in "runner", "program runner":  # the first program is run by a runner
+        data = {"command": PEEPING.format(pids=pids, to=f"'{kind}'"), "shell": True}
+        push(service, kind, "exec", data)
+        # Which memory is where is told to nobody either.
+        assert told(service, kind).split("\n") == ["own", ""]
+        wait_until(lambda: len(runners(worker)) == 2, what="a program runner")
     # It can still see and kill what a task starts.
     push(service, "stays", "exec", {"command": "sleep 1000 & exit 0", "shell": True})
     service.psched("push", "stays", "{}", "--wait")
-    # The master, monitor and worker, its collector, its fork server, and an idle runner.
-    wait_until(lambda: len(master.descendants) <= 6, what="the end of what a task has left")
+    # The master, monitor and worker, its collector, its fork server, an idle runner, and one that
+    # runs programs.
+    wait_until(lambda: len(master.descendants) <= 7, what="the end of what a task has left")
     assert master.stop() == 0
 
 
@@ -179,8 +182,9 @@ def test_where_proc_is_hidden_it_is_said_and_psched_works(service, without_ptrac
     assert "Is /proc mounted with hidepid?" in master.text
     push(service, "stays", "exec", {"command": "sleep 1000 & exit 0", "shell": True})
     assert service.psched("push", "stays", "{}", "--wait").stdout == "stays: finished\n"
-    # The master, monitor and worker, its collector, its fork server, and an idle runner.
-    wait_until(lambda: len(master.descendants) <= 6, what="the end of what a task has left")
+    # The master, monitor and worker, its collector, its fork server, an idle runner, and one that
+    # runs programs.
+    wait_until(lambda: len(master.descendants) <= 7, what="the end of what a task has left")
     assert master.stop() == 0
 
 

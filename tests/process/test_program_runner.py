@@ -166,6 +166,36 @@ def test_its_output_can_be_thrown_away():
     assert isolated(output_thrown_away) == "/dev/null\n"
 
 
+def output_after_the_log_was_renamed():
+    log = os.open("log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    bench = bench_with_program_runner(log_file="log", output="raw")
+    runners = [start_and_finish(bench, "echo before")]
+    Path("log").rename("old")
+    bench.log.reopen()
+    warm(bench)
+    runners += [start_and_finish(bench, f"echo after {number}") for number in range(2)]
+    texts = [Path(name).read_text() for name in ("old", "log")]
+    found = [[line for line in text.splitlines() if "Z" not in line] for text in texts]
+    return [*found, runners[0] == runners[1], runners[1] == runners[2]]
+
+
+def start_and_finish(bench, script):
+    task = start(bench, script)
+    assert bench.finish(task) == "Finish()"
+    return task.runner.pid
+
+
+def test_what_is_not_collected_follows_the_log():
+    assert isolated(output_after_the_log_was_renamed) == [
+        ["before"],
+        ["after 0", "after 1"],
+        False,
+        True,
+    ]
+
+
 # --- what ends it ---------------------------------------------------------------------
 
 CASES = {
