@@ -80,7 +80,7 @@ def work(store):
 
 
 @pytest.mark.usefixtures("snapshot")
-def test_a_claim_does_not_pass_what_was_claimed_before(database, store, work, monkeypatch):
+def test_a_claim_does_not_pass_what_was_claimed_before(database, store, work, sql, monkeypatch):
     """Those that look at everything are rare. A few rows are read for each row that is claimed."""
     sent, answer = [], raw_execute.rows
 
@@ -94,6 +94,8 @@ def test_a_claim_does_not_pass_what_was_claimed_before(database, store, work, mo
     costs = []
     for part in range(8):
         work.run(f"b{part}.", 500)
+        if database.kind == "postgresql":
+            sql("ANALYZE {table}")  # as the server does by itself: the planner expects no row
         costs.append(store._connector.run(partial(passed, database.kind, *sent[-1])))
     assert statistics.median(costs) < 60, costs
 

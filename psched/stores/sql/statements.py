@@ -234,23 +234,24 @@ class Statements:
         )
         # One statement reads the clock, claims rows, and finds the next due time. The WITH is
         # materialized, so that it is computed only once. Otherwise the database might compute it
-        # repeatedly, and lock and claim more rows than the limit.
+        # repeatedly, and lock and claim more rows than the limit. The keys are an array, because a
+        # planner that expects no row might find the rows of a join by reading all keys.
         self.claim_unlocked = text(
             "WITH due (key, was, since, before) AS MATERIALIZED"
             f" (SELECT id, leased_by, next_run_time, claimed_at FROM {table}"
             f" WHERE next_run_time <= {now}{between}{ours}{claimable}"
             " ORDER BY next_run_time, id LIMIT :limit FOR UPDATE SKIP LOCKED),"
-            f" claimed AS (UPDATE {table} {lease} FROM due WHERE id = key"
-            f" RETURNING {columns}, was, since, before),"
+            f" claimed AS (UPDATE {table} {lease} WHERE id = ANY(ARRAY(SELECT key FROM due))"
+            f" RETURNING {columns}),"
             f" next (due) AS (SELECT {next_due})"
-            f" SELECT {dialect.now}, next.due, claimed.* FROM next LEFT JOIN claimed ON TRUE"
-            " ORDER BY since, id"
+            f" SELECT {dialect.now}, next.due, claimed.*, was, since, before FROM next"
+            " LEFT JOIN (claimed JOIN due ON id = key) ON TRUE ORDER BY since, id"
         ).bindparams(**types)
         # The probe changes nothing. A server that accepts the probe also accepts `claim_unlocked`.
         self.skip_locked_probe = text(
             f"WITH due (key) AS MATERIALIZED (SELECT id FROM {table} WHERE 1 = 0 FOR UPDATE SKIP"
-            f" LOCKED), claimed AS (UPDATE {table} SET version = version FROM due WHERE id = key"
-            " RETURNING id) SELECT id FROM claimed"
+            f" LOCKED), claimed AS (UPDATE {table} SET version = version"
+            " WHERE id = ANY(ARRAY(SELECT key FROM due)) RETURNING id) SELECT id FROM claimed"
         )
 
     def _build_holds(self, table: str, lease_end: str, dialect: Dialect) -> None:
