@@ -2,15 +2,17 @@
 
 **Prefetch.** With short tasks, a worker would spend most of its time waiting for the store, because
 it ends the lease of one task and then claims the next row. So while tasks are short and more rows
-are due than slots are free, a worker leases up to one further row per slot. Such a row starts as
-soon as a slot is free, before the lease of the task before it has ended.
+are due than slots are free, a worker leases a further row per slot, and up to four if tasks are so
+short that these start soon. Such a row starts as soon as a slot is free, before the lease of the
+task before it has ended.
 
 While all slots are busy with very short tasks, no task waits for a request. Then the ends of leases
 wait for a moment, so that one request ends several of them, and the next claim leases several rows.
 
 Another worker could have started a prefetched row. So a row that cannot start soon is given back:
 no attempt is counted, and no record is written. The row is then due anew, after all rows that are
-due already, so after such a mistake a worker prefetches nothing for a while.
+due already, so after such a mistake a worker prefetches nothing for a while, and after each further
+one for longer.
 """
 
 import random
@@ -45,14 +47,22 @@ _VERY_SHORT = 0.02
 """The ends of leases wait for one another if the mean duration of tasks is at most this many
 seconds."""
 
-_GATHERING = 0.01
+_GATHERING = 0.02
 """The maximum number of seconds for which the end of a lease waits for others."""
 
 _PATIENCE = 0.15
 """Seconds after which a prefetched row is given back."""
 
-_BACK_OFF = 60.0
-"""Seconds without prefetch after a prefetched row had to be given back."""
+_STARTED_WITHIN = 0.03
+"""A slot should have started the rows that are prefetched for it after this many seconds. It is far
+less than `_PATIENCE`, because a task may take longer than those before it."""
+
+_MOST_PER_SLOT = 4
+"""The most rows that are prefetched for each slot. A claim of more costs hardly less per row."""
+
+_FIRST_BACK_OFF, _LONGEST_BACK_OFF = 1.0, 60.0
+"""Seconds without prefetch after prefetched rows had to be given back: at first, and at most. Each
+time it is twice as long, until nothing had to be given back for the longest time."""
 
 _WEIGHT = 1 / 8
 """The weight of the latest duration in the mean."""
@@ -121,7 +131,8 @@ class Pacing:
         self._backlog_since = 0.0
         self.needed = self._clock.monotonic()
         self._mean = inf
-        self._no_prefetch_before = 0.0
+        self._no_prefetch_before = -inf
+        self._back_off = _FIRST_BACK_OFF
 
     def look(self) -> None:
         """Make the next claim due now, because rows might be due, unless forks fail at present."""
@@ -205,7 +216,8 @@ class Pacing:
         lasts = self.backlog and self._clock.monotonic() >= self._backlog_since + _LASTING
         # Nothing is prefetched until half of the prefetched rows have been started, because a claim
         # of several rows costs hardly more than a claim of one.
-        waits = self.stopped or len(self._unstarted.prefetched) > self._slots // 2
+        waits = len(self._unstarted.prefetched) > self._slots * self._per_slot // 2
+        waits = waits or self.stopped
         return self.room + (self.room_to_prefetch if lasts and not waits else 0)
 
     @property
@@ -238,7 +250,12 @@ class Pacing:
         running = self._tasks.running.values()
         long = sum(not task.empty and task.started < now - _SHORT for task in running)
         unstarted = len(self._unstarted.prefetched) + len(self._unstarted.waiting)
-        return max(0, self._slots - long - unstarted)
+        return max(0, (self._slots - long) * self._per_slot - unstarted)
+
+    @property
+    def _per_slot(self) -> int:
+        """How many rows may be prefetched for each slot."""
+        return max(1, min(_MOST_PER_SLOT, int(_STARTED_WITHIN / max(self._mean, 0.001))))
 
     @property
     def given_back_at(self) -> float:
@@ -247,7 +264,12 @@ class Pacing:
 
     def back_off(self) -> None:
         """Prefetch nothing for a while, because a row had to be given back."""
-        self._no_prefetch_before = self._clock.monotonic() + _BACK_OFF
+        now = self._clock.monotonic()
+        if now >= self._no_prefetch_before:  # else it is the same mistake
+            calm = now >= self._no_prefetch_before + _LONGEST_BACK_OFF
+            again = min(2 * self._back_off, _LONGEST_BACK_OFF)
+            self._back_off = _FIRST_BACK_OFF if calm else again
+        self._no_prefetch_before = now + self._back_off
 
     @property
     def gathers_until(self) -> float:

@@ -6,11 +6,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from psched.worker import pacing
 from psched.worker.unstarted import WaitingLease
 from support.driven import driven_host
 
 SOON = 0.003
 """Seconds that a short task takes."""
+
+
+@pytest.fixture(autouse=True)
+def one_per_slot(monkeypatch):
+    """Of most tests: one row is prefetched for each slot, however short the tasks are."""
+    monkeypatch.setattr(pacing, "_MOST_PER_SLOT", 1)
 
 
 @pytest.fixture
@@ -98,6 +105,49 @@ def test_at_most_one_row_per_slot_is_prefetched(host, slots):
         seen.add(len(prefetched(host, worker)))
         end_all(worker)
     assert max(seen) == slots
+
+
+@pytest.mark.parametrize(
+    ("took", "per_slot"), [(SOON, 4), (0.007, 3), (0.012, 2), (0.04, 1), (0.09, 1)]
+)
+def test_the_shorter_tasks_are_the_more_rows_are_prefetched(host, monkeypatch, took, per_slot):
+    monkeypatch.setattr(pacing, "_MOST_PER_SLOT", 4)
+    host.add(*(f"k{number:03}" for number in range(200)))
+    worker = host.worker(concurrency=2)
+    worker.advance(0.002)
+    worker.worker._lease_loop.execution.pacing._backlog_since = -inf
+    seen = set()
+    for _ in range(12):
+        end_all(worker, after=took)
+        seen.add(len(kept(worker)))
+    assert max(seen) == 2 * per_slot
+
+
+def test_all_rows_that_wait_behind_a_slow_task_are_given_back_without_an_attempt(host, monkeypatch):
+    monkeypatch.setattr(pacing, "_MOST_PER_SLOT", 4)
+    worker, _ = busy(host, rows=60, concurrency=2)
+    waiting = {*kept(worker)}
+    assert len(waiting) > 2  # more than one for each slot
+    worker.advance(0.3)
+    assert leased(host) == {*worker.tasks}
+    assert not waiting & leased(host)
+    assert {host.row(key).attempt for key in waiting} == {0}
+
+
+def test_a_mistake_stops_the_prefetch_for_a_second_and_the_next_one_for_two(host):
+    worker, _ = busy(host, rows=60)
+    pacing_ = worker.worker._lease_loop.execution.pacing
+    for pause in 1, 2, 4, 8, 16, 32, 60, 60:
+        for _ in range(3):  # several rows are one mistake
+            pacing_.back_off()
+        host.clock.advance(pause - 0.01)
+        assert pacing_.room_to_prefetch == 0
+        host.clock.advance(0.02)
+        assert pacing_._no_prefetch_before <= host.clock.monotonic()
+    host.clock.advance(61)
+    pacing_.back_off()
+    host.clock.advance(1.01)
+    assert pacing_._no_prefetch_before <= host.clock.monotonic()
 
 
 def test_a_prefetched_row_starts_before_any_request(host):
@@ -364,7 +414,7 @@ def test_the_end_of_a_lease_does_not_wait_long(host):
     worker.tasks[first].finish()
     worker.advance(0.001)
     assert first in leased(host)
-    worker.advance(0.012)
+    worker.advance(0.022)
     assert first not in leased(host)
     assert len(worker.tasks) == 1
 
