@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from psched.core.operations.backfills import Backfill
     from psched.core.operations.pauses import PauseRule
     from psched.core.operations.rescheduled import Rescheduled
-    from psched.core.output.output import Output
+    from psched.core.output import Output
     from psched.core.preview import UpcomingTime
     from psched.core.schedule import Schedule, ScheduleMetadata, Schedules
     from psched.core.shorthands import When
@@ -84,7 +84,7 @@ _MODULES = {
     "JobFields": "psched.core.arguments",
     "NewSchedule": "psched.core.arguments",
     "NewTask": "psched.core.arguments",
-    "Output": "psched.core.output.output",
+    "Output": "psched.core.output",
     "PauseRule": "psched.core.operations.pauses",
     "Program": "psched.service.start",
     "PushOptions": "psched.core.arguments",

@@ -12,7 +12,7 @@ from psched.core.columns import LATEST_TIME
 from psched.core.history.protocol import KeepsHistory
 from psched.core.model import DEFAULT_TYPE
 from psched.core.operations.extra_runs import random_id
-from psched.core.output.protocol import KeepsOutput
+from psched.core.output import KeepsOutput
 from psched.core.schedule import Since
 from psched.core.store_protocol import Store
 

@@ -36,6 +36,7 @@ from psched.core.model import DEFAULT_TYPE, Row
 from psched.core.operations.extra_runs import QUEUE
 from psched.core.operations.overview import DURATIONS, overview_of
 from psched.core.operations.pauses import ShownAsPaused
+from psched.core.output import Output, OutputSelection
 from psched.core.schedule import ListOrder, Schedule, ScheduleMetadata
 from psched.core.selection import LARGEST_LIMIT, Selection, check_limit, chosen_texts, selection_of
 from psched.core.shorthands import instant
@@ -67,7 +68,6 @@ if TYPE_CHECKING:
     from psched.core.operations.overview import Overview
     from psched.core.operations.pauses import PauseRule
     from psched.core.operations.rescheduled import Rescheduled
-    from psched.core.output.output import Output
     from psched.core.preview import UpcomingTime
     from psched.core.schedule import Since
     from psched.core.shorthands import Until, When
@@ -646,9 +646,6 @@ class ScheduleCollection:
             InvalidError: a value is invalid; the error's ``field`` is the name of the argument.
             NotSupportedError: the store keeps no output; the text names the fix.
         """
-        from psched.core.output.output import Output  # noqa: PLC0415
-        from psched.core.output.protocol import OutputSelection  # noqa: PLC0415
-
         for name, number in (("attempt", attempt), ("limit", limit)):
             if number is not None:
                 check_number(name, number, LARGEST_LIMIT)
@@ -1134,5 +1131,5 @@ def preload() -> None:
     verbs = ("verbs.editing", "verbs.ending", "verbs.extra_runs", "verbs.pausing", "verbs.skipping")
     for name in ("poller", "selected", "waiting", "writing", *verbs):
         import_module(f"psched.client.{name}")
-    for name in ("core.output.output", "core.preview", "reports.why.explain"):
+    for name in ("core.preview", "reports.why.explain"):
         import_module(f"psched.{name}")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from psched.core.history.run import Run, TaskEnd
     from psched.core.operations.backfills import Backfill
     from psched.core.operations.rescheduled import Rescheduled
-    from psched.core.output.output import Output
+    from psched.core.output import Output
     from psched.core.preview import UpcomingTime
     from psched.core.shorthands import Until
 

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from psched.core.model import Row, Settlement, Token
     from psched.core.operations.announcing import Announces
     from psched.core.operations.pauses import PausesTypes
-    from psched.core.output.protocol import KeepsOutput
+    from psched.core.output import KeepsOutput
 
 
 class Settled(Enum):

@@ -24,8 +24,7 @@ from psched.core.columns import note_of
 from psched.core.history.protocol import RunSelection
 from psched.core.history.records import Outcome
 from psched.core.model import WAITING
-from psched.core.output.output import Output
-from psched.core.output.protocol import OutputSelection
+from psched.core.output import Output, OutputSelection
 from psched.core.store_protocol import Store
 from psched.notify.notification import (
     CLOSED,

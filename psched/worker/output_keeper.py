@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from psched.base.errors import PschedError, SchemaError, TransientStoreError
 from psched.base.fault_log import FaultLog
-from psched.core.output.protocol import KeepsOutput
-from psched.core.output.records import KEPT, OutputRecord, RunningAttempt
+from psched.core.output import KEPT, KeepsOutput, OutputRecord, RunningAttempt
 from psched.output.captured import CapturedOutput
 from psched.worker.context import Context
 from psched.worker.running_task import RunningTask

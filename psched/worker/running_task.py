@@ -12,7 +12,7 @@ from psched.core.definition import Definition
 from psched.core.history.recording import NEVER, Reading, StoreClock
 from psched.core.history.records import SERVER_DIED, Attempt, Outcome
 from psched.core.model import Decision, Finish, Occurrence, Quarantine, Release, Retry, Row
-from psched.core.output.records import KEPT, RunningAttempt
+from psched.core.output import KEPT, RunningAttempt
 from psched.core.settling import Ending
 from psched.handlers.exec import Command
 from psched.output.captured import NO_OUTPUT, CapturedOutput

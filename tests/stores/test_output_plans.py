@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from psched.core.output.protocol import OutputSelection
-from psched.core.output.records import RunningAttempt
+from psched.core.output import OutputSelection, RunningAttempt
 from psched.stores.sql.output import stored
 from psched.testing.store_contract.output import printed
 from support.big_tables import KINDS, Cost, big_store, fill, joined, number

@@ -4,8 +4,7 @@ import pytest
 
 from psched.base.errors import SchemaError, StoreError
 from psched.core.model import Row, Settlement
-from psched.core.output.protocol import OutputSelection
-from psched.core.output.records import RunningAttempt
+from psched.core.output import OutputSelection, RunningAttempt
 from psched.core.store_protocol import Settled
 from psched.testing.store_contract.output import kept, printed
 

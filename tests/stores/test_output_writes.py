@@ -3,7 +3,7 @@
 import pytest
 
 from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
-from psched.core.output.records import RunningAttempt
+from psched.core.output import RunningAttempt
 from psched.stores.sql import raw_execute
 from psched.stores.sql.errors import InvalidValueError
 from psched.testing.store_contract.output import kept, noise, printed

@@ -7,8 +7,7 @@ import pytest
 
 from psched.base.errors import StoreError
 from psched.core.model import Row
-from psched.core.output.protocol import OutputSelection
-from psched.core.output.records import RunningAttempt
+from psched.core.output import OutputSelection, RunningAttempt
 from psched.core.store_protocol import Settled
 from psched.testing.store_contract.history import ending_with, recorded
 from psched.testing.store_contract.output import ENDED, SIZE, kept, noise, printed

@@ -27,7 +27,7 @@ OF_STORES = (
     "psched/core/columns.py",
     "psched/core/history/records.py",
     "psched/core/alerts/alert.py",
-    "psched/core/output/records.py",
+    "psched/core/output.py",
     "psched/stores",
     "psched/contrib/perfectsched",
     "psched/testing/store_contract",

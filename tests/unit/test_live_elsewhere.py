@@ -19,7 +19,7 @@ from psched.cli.history.live_output import (
     LiveElsewhere,
     State,
 )
-from psched.core.output.records import OutputRecord, RunningAttempt
+from psched.core.output import OutputRecord, RunningAttempt
 from psched.testing import ManualClock
 
 START = 1_800_000_000

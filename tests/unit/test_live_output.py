@@ -10,8 +10,7 @@ import pytest
 from psched.cli.history import live_output
 from psched.cli.history.live_output import LiveHere
 from psched.cli.history.logs import OutputPrinter
-from psched.core.output.output import Output
-from psched.core.output.records import OutputRecord
+from psched.core.output import Output, OutputRecord
 from psched.master.messages import LONGEST_PIECE, TO_READER
 from psched.master.reports import queries
 from psched.master.reports.output_relay import MOST_READERS, MOST_WAITING, OutputRelay

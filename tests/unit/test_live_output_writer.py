@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from psched.base.errors import SchemaError, StoreError, StoreUnavailableError
-from psched.core.output.records import RunningAttempt
+from psched.core.output import RunningAttempt
 from psched.output.captured import LOST_OUTPUT, NO_OUTPUT, CapturedOutput
 from psched.testing import ManualClock
 from psched.worker import output_keeper

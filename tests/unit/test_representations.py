@@ -6,8 +6,7 @@ import pytest
 
 from psched.core.history.run import Run, TaskEnd
 from psched.core.model import Row
-from psched.core.output.output import Output
-from psched.core.output.records import OutputRecord
+from psched.core.output import Output, OutputRecord
 from psched.core.schedule import ScheduleMetadata
 from support.run_records import run_record
 

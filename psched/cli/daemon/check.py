@@ -38,7 +38,7 @@ from psched.config.monitoring import problems_here
 from psched.config.remarks import is_unverified, remarks
 from psched.config.urls import MEMORY, file_of
 from psched.core.history.records import GONE_AFTER
-from psched.core.output.records import KEPT
+from psched.core.output import KEPT
 from psched.core.selection import Selection
 from psched.core.store_protocol import Store
 from psched.handlers.configured import SingleHandler, load_handlers

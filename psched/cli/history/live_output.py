@@ -21,8 +21,7 @@ from psched.base.retry import Send
 from psched.cli.daemon.masters import serves
 from psched.client.arguments import keeping_output
 from psched.config import Config
-from psched.core.output.output import Output
-from psched.core.output.records import OutputRecord, RunningAttempt
+from psched.core.output import Output, OutputRecord, RunningAttempt
 from psched.core.store_protocol import Store
 from psched.master.reports.queries import ask_all, follow
 from psched.master.runtime_folders import socket_folders, sockets

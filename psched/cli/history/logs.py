@@ -41,8 +41,7 @@ from psched.core.history.records import SERVER_DIED, Outcome
 from psched.core.history.run import Run
 from psched.core.model import WAITING, Row
 from psched.core.operations.extra_runs import prefix_of_extra_runs, schedule_of
-from psched.core.output.output import Output
-from psched.core.output.records import KEPT, RunningAttempt
+from psched.core.output import KEPT, Output, RunningAttempt
 from psched.reports.redaction import Redaction
 
 _TRIES = 6  # how often the masters of this host are asked for a task that they do not run

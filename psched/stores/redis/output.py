@@ -12,8 +12,7 @@ from typing import Any
 from typing_extensions import override
 
 from psched.base.compression import compress, decompress
-from psched.core.output.protocol import KeepsOutput, OutputSelection
-from psched.core.output.records import OutputRecord, RunningAttempt
+from psched.core.output import KeepsOutput, OutputRecord, OutputSelection, RunningAttempt
 from psched.stores.pages import Page, Pages
 from psched.stores.parameters import StoreParameters
 from psched.stores.redis import scripts

@@ -9,8 +9,7 @@ from sqlalchemy import Connection, text
 from typing_extensions import override
 
 from psched.base.compression import compress, readable
-from psched.core.output.protocol import KeepsOutput, OutputSelection
-from psched.core.output.records import OutputRecord, RunningAttempt
+from psched.core.output import KeepsOutput, OutputRecord, OutputSelection, RunningAttempt
 from psched.stores.sql import raw_execute
 from psched.stores.sql.conditions import Request
 from psched.stores.sql.connector import Connector, one_request

@@ -1,4 +1,4 @@
-"""Tests of what attempts have printed: a store's part `psched.core.output.protocol.KeepsOutput`."""
+"""Tests of what attempts have printed: a store's part `psched.core.output.KeepsOutput`."""
 
 import random
 from collections.abc import Sequence
@@ -6,8 +6,7 @@ from dataclasses import replace as changed
 from functools import partial
 from typing import Any
 
-from psched.core.output.protocol import KeepsOutput, OutputSelection
-from psched.core.output.records import OutputRecord, RunningAttempt
+from psched.core.output import KeepsOutput, OutputRecord, OutputSelection, RunningAttempt
 from psched.core.store_protocol import Store
 from psched.testing.store_contract.bench import LATER, LONG_AGO, BackendFactory
 
