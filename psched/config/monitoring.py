@@ -1,9 +1,10 @@
-"""The settings of what the monitor does: ``expect``, ``hooks`` and ``pings``.
+"""The settings of what the monitor does: ``expect``, ``hooks`` and ``pings``; and their URLs.
 
 No error text, listing or log shows the URL of a hook or a ping: it contains the identifier of a
 receiver, and many receivers trust whoever knows it.
 """
 
+import base64
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -11,13 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from typing_extensions import override
 
 from psched.base.file_rights import refusal_of_file
 from psched.config import urls
-from psched.config.http_url import header_problem, parse, secret_words
 from psched.config.kinds import (
     FILE,
     SECRET,
@@ -48,6 +48,83 @@ LONGEST_NAME = 64
 """The most characters in the name of a hook or a ping."""
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}")
+
+
+# --- URLs and headers of requests -----------------------------------------------------------
+
+PORTS = {"http": 80, "https": 443}
+"""The schemes that psched requests, each with its standard port."""
+
+_SHORTEST_SECRET = 16
+"""A part of a URL with fewer characters, such as ``ping``, is no secret. The identifier of a check
+has 36 characters, a ping key has 22, and the last part of a URL of Slack 24."""
+
+_HOST_IN_URL = re.compile(r"(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}\.?|[0-9a-f:.]*:[0-9a-f:.]*")
+"""A name, or an IPv6 address without the name of an interface."""
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
+
+
+class Target(NamedTuple):
+    """A URL, taken apart."""
+
+    encrypted: bool
+    host: str
+    port: int
+    path: str  # with the query
+    authorization: str | None  # the header for user and password
+
+    @property
+    def shown(self) -> str:
+        """Host and port, for messages."""
+        return f"{self.authority}:{self.port}"
+
+    @property
+    def authority(self) -> str:
+        """The host as it stands in a URL."""
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+
+def parse_url(url: str) -> Target:
+    """Take a URL apart."""
+    if not re.fullmatch(r"[!-~]+", url):
+        raise ValueError("must have no spaces and only ASCII characters; percent-encode the others")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError("has a host or a port that is invalid") from None
+    if parts.scheme not in PORTS:
+        raise ValueError("must begin with https:// or http://")
+    if not host or not _HOST_IN_URL.fullmatch(host) or port == 0:
+        raise ValueError("must name a host, and a port other than 0 if any")
+    authorization = None
+    if parts.username is not None:
+        login = b":".join(unquote_to_bytes(each or "") for each in (parts.username, parts.password))
+        authorization = f"Basic {base64.b64encode(login).decode()}"
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(parts.scheme == "https", host, port or PORTS[parts.scheme], path, authorization)
+
+
+def header_problem(name: str, value: str) -> str | None:
+    """Why a header cannot be sent; None if it can be."""
+    if not _HEADER_NAME.fullmatch(name):
+        return "has an invalid name"
+    if not _HEADER_VALUE.fullmatch(value):
+        return "contains a line break or another control character"
+    return None
+
+
+def secret_words(url: str) -> set[str]:
+    """The parts of a URL's path and query that are so long that they may be secret, also decoded.
+
+    Many receivers trust whoever knows such a part.
+    """
+    parts = urlsplit(url)
+    words = re.split("[/?&=]", f"{parts.path}?{parts.query}")
+    found = {word for word in words if len(word) >= _SHORTEST_SECRET}
+    return found | {*map(unquote, found)}
 
 
 # --- expect: what is expected of schedules --------------------------------------------------
@@ -202,7 +279,7 @@ class _WebhookUrl(Kind):
     def read(self, value: object, context: Context) -> str:
         url = self.text(value, context)
         try:
-            parse(url)
+            parse_url(url)
         except ValueError as error:
             raise InvalidValueError(str(error)) from None
         return url
@@ -292,7 +369,7 @@ class Webhook(NamedTuple):
     @property
     def shown(self) -> str:
         """The kind of the hook, and where it leads, without secrets."""
-        return f"webhook ({self.template}) to {parse(self.url).shown}"
+        return f"webhook ({self.template}) to {parse_url(self.url).shown}"
 
 
 class CommandHook(NamedTuple):
@@ -516,7 +593,7 @@ def _check_hook(hook: Hook) -> None:
         raise InvalidValueError("has secret and secret_file; remove one of the two")
     if hook.template == "pagerduty" and hook.secret is None and hook.secret_file is None:
         raise InvalidValueError("needs PagerDuty's routing key; set secret or secret_file to it")
-    if hook.template == "ntfy" and not parse(hook.url).path.partition("?")[0].strip("/"):
+    if hook.template == "ntfy" and not parse_url(hook.url).path.partition("?")[0].strip("/"):
         raise InvalidValueError("needs the topic at the end of the URL: https://ntfy.sh/TOPIC")
 
 
@@ -598,7 +675,7 @@ def _read_name(name: object) -> str:
 def _read_url(url: str) -> str:
     """Check a URL, and return it without a slash at the end of its path."""
     try:
-        parse(url)
+        parse_url(url)
     except ValueError as error:
         raise InvalidValueError(str(error)) from None
     parts = urlsplit(url)

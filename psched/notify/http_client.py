@@ -28,8 +28,8 @@ from typing_extensions import override
 from psched.base.clock import Clock, SystemClock
 from psched.base.errors import PschedError
 from psched.base.texts import brief
-from psched.config.http_url import PORTS, Target, header_problem, parse
 from psched.config.kinds import Network
+from psched.config.monitoring import PORTS, Target, header_problem, parse_url
 from psched.notify.addresses import refusal
 
 LARGEST_ANSWER = 4096  # the number of bytes of an answer's body that are read
@@ -115,7 +115,7 @@ class HttpClient:
         does, the part that has arrived is returned.
         """
         try:
-            target = parse(url)
+            target = parse_url(url)
         except ValueError as error:
             raise HttpError(f"the URL {error}", retry=False) from None
         time = _Time(self._clock, seconds)

@@ -13,9 +13,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from psched.base.clock import Clock
 from psched.base.texts import cut
-from psched.config.http_url import parse
 from psched.config.kinds import read_password
-from psched.config.monitoring import Webhook
+from psched.config.monitoring import Webhook, parse_url
 from psched.config.problems import InvalidValueError
 from psched.core.alerts.alert import Rule
 from psched.notify.http_client import HttpClient, HttpError
@@ -211,7 +210,7 @@ def send_request(hook: Webhook, http: HttpClient, clock: Clock, notification: No
         problem = answer.text
         for hidden in _secrets(hook, secret):
             problem = problem.replace(hidden, _HIDDEN)
-        raise DeliveryError(f"{parse(url).shown}: {problem}", retry=answer.retry)
+        raise DeliveryError(f"{parse_url(url).shown}: {problem}", retry=answer.retry)
 
 
 def _secret(hook: Webhook) -> str | None:
@@ -226,7 +225,7 @@ def _secret(hook: Webhook) -> str | None:
 
 
 def _secrets(hook: Webhook, secret: str | None) -> Iterator[str]:
-    target = parse(hook.url)
+    target = parse_url(hook.url)
     values = {*hook.secrets, secret, target.authorization, target.path}
     # The longest first, because one of them can be a part of another.
     yield from sorted((each for each in values if each and each != "/"), key=len, reverse=True)

@@ -5,8 +5,8 @@ from ipaddress import ip_network
 
 import pytest
 
-from psched.config.http_url import parse
 from psched.config.kinds import EVERYWHERE
+from psched.config.monitoring import parse_url
 from psched.notify.addresses import refusal
 from psched.notify.http_client import HttpClient, HttpError, addresses_of
 from support.receiver import OK, drip, fixed, receiving, status
@@ -396,7 +396,7 @@ def test_an_invalid_url_is_refused_and_not_shown(client, url):
 
 
 def test_a_url_is_taken_apart():
-    target = parse("https://[2606:4700::1]:8443/a?b")
+    target = parse_url("https://[2606:4700::1]:8443/a?b")
     assert (target.encrypted, target.host, target.port, target.path) == (
         True,
         "2606:4700::1",
@@ -404,4 +404,4 @@ def test_a_url_is_taken_apart():
         "/a?b",
     )
     assert target.shown == "[2606:4700::1]:8443"
-    assert parse("http://EXAMPLE.org").path == "/"
+    assert parse_url("http://EXAMPLE.org").path == "/"

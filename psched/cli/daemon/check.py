@@ -33,8 +33,7 @@ from psched.cli.operate.pause_rules import describe_pause
 from psched.cli.options import ConfigLocation
 from psched.cli.schedules.arguments import warn_of_steps
 from psched.config import Config, withhold
-from psched.config.http_url import parse
-from psched.config.monitoring import problems_here
+from psched.config.monitoring import parse_url, problems_here
 from psched.config.remarks import is_unverified, remarks
 from psched.config.urls import MEMORY, file_of
 from psched.core.history.records import GONE_AFTER
@@ -61,7 +60,7 @@ def check_pings(settings: Config) -> None:
     """Print where pings are sent, and whether that is allowed as far as the URLs show it."""
     refused = []
     for name, url in settings.pings.items():
-        target = parse(url)
+        target = parse_url(url)
         why = _refusal(target.host, settings)
         click.echo(f"ping {name}: to {target.shown}: {'ok' if why is None else 'refused'}")
         if why is not None:
