@@ -15,18 +15,21 @@ from contextlib import contextmanager
 _leaves_out = False
 
 
+_register = os.register_at_fork
+
+
 def load() -> None:
     """Import these modules, unless they are loaded, so that `without_hooks` has an effect."""
-    register = os.register_at_fork
-
-    def register_optional(**hooks: Callable[[], object]) -> None:
-        register(**{when: _optional(hook) for when, hook in hooks.items()})
-
-    os.register_at_fork = register_optional  # type: ignore[assignment]
+    os.register_at_fork = register  # type: ignore[assignment]
     try:
         import logging  # noqa: F401, PLC0415  # it imports threading
     finally:
-        os.register_at_fork = register
+        os.register_at_fork = _register
+
+
+def register(**hooks: Callable[[], object]) -> None:
+    """Register hooks as `os.register_at_fork` does, which `without_hooks` leaves out, too."""
+    _register(**{when: _optional(hook) for when, hook in hooks.items()})
 
 
 def _optional(hook: Callable[[], object]) -> Callable[[], object]:

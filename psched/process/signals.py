@@ -127,6 +127,10 @@ class SignalInbox:
         signal.signal(number, signal.SIG_DFL)
         unblock()
 
+    def take_back(self, number: signal.Signals) -> None:
+        """Receive a signal again that was let go."""
+        signal.signal(number, _arrived)
+
     @contextmanager
     def standing_by(self) -> Iterator[None]:
         """Receive no signals within a ``with`` block; SIGINT raises KeyboardInterrupt there."""

@@ -136,7 +136,7 @@ class Forker:
             self._oom_score.exceed(_OOM_RAISE)
             answer = self._fork(message["fork"], descriptors, programs=message["programs"])
             self._oom_score.exceed(0)
-            self._inbox.take_over()
+            self._inbox.take_back(signal.SIGCHLD)
             self._say(answer)
             # Runners that ended while CHLD had its default action caused no wake-up, so their ends
             # are reported now.

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from psched.base.log import Log
 from psched.process.deadman import library
 from psched.runner.stop import Stop
 
@@ -29,13 +30,16 @@ _EXECUTORS = "concurrent.futures.thread", "concurrent.futures.process"
 class PythonExit:
     """The end of one process of tasks.
 
-    Create it in the worker, when the handlers are loaded. This writes what is in the buffers of
-    their files and log handlers, because each task would write it again.
+    Create it when the handlers are loaded. This writes what is in the buffers of their files and
+    log handlers, because each task would write it again.
+
+    Attributes:
+        is_over: whether `end` was called.
     """
 
     def __init__(self, before_exit: Callable[[], object]) -> None:
         self._before_exit = before_exit
-        self._is_over = False
+        self.is_over = False
         self._flush_c = library().fflush
         # The files are found now, because the fork server hides its objects from `gc`.
         self._inherited = [weakref.ref(each) for each in _open_files()]
@@ -50,7 +54,7 @@ class PythonExit:
         finalize._registered_with_atexit = False  # noqa: SLF001
         for each in [*finalize._registry]:  # noqa: SLF001
             each.atexit = False  # for example, that of a temporary folder that all tasks use
-        atexit.register(logging.shutdown)
+        atexit.register(_end_logging)
         if (util := sys.modules.get("multiprocessing.util")) is not None:
             vars(sys.modules["multiprocessing.process"])["_children"].clear()
             atexit.register(vars(util)["_exit_function"])
@@ -65,9 +69,9 @@ class PythonExit:
 
     def end(self, stop: Stop) -> None:
         """Wait for the threads, call the exit functions, and write all buffers, once."""
-        if self._is_over:
+        if self.is_over:
             return
-        self._is_over = True
+        self.is_over = True
         first: BaseException | None = None
         for step in (_end_threads, stop.call_exit_functions, self._close_files):
             stop.raise_again()
@@ -99,6 +103,13 @@ class PythonExit:
             if (handler := reference()) is not None:
                 with suppress(OSError, ValueError):  # `logging` ignores these, too
                     handler.flush()
+
+
+def _end_logging() -> None:
+    """Do what `logging` does at the end of Python, unless there are only psched's own handlers."""
+    handlers = [reference() for reference in logging._handlerList]  # type: ignore[attr-defined]  # noqa: SLF001
+    if any(type(each) is not Log and each is not logging.lastResort for each in handlers):
+        logging.shutdown()
 
 
 def _open_files() -> list[Any]:

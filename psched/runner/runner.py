@@ -232,7 +232,6 @@ class Runner:
 
     _link: Link
     _process: int
-    _stop: Stop
     _stop_flags: StopFlags
 
     def __init__(
@@ -248,6 +247,7 @@ class Runner:
         self._find = find
         self._hooks = hooks
         self._has_begun = False
+        self._stop = Stop()
         self._exit = PythonExit(hooks.before_exit)
         self._log = log
         self._open_schedules = open_schedules
@@ -275,7 +275,7 @@ class Runner:
         link.expects, link.data_limit = TO_RUNNER, 4 * LARGEST
         self._process = os.getpid()
         self._stop_flags = stop_flags
-        self._stop = Stop(stop_flags)
+        self._stop.receive(stop_flags)
         self._log.process = "task"
         set_title("runner: idle")
         left = self._tasks
@@ -302,7 +302,7 @@ class Runner:
             link.deliver(_USUAL_PACKED[_USUAL.index(end)] if end in _USUAL else end)
             if left:
                 set_title("runner: idle")
-        if self._has_begun:
+        if self._has_begun and not self._exit.is_over:
             self._leave()
         return 0
 
@@ -408,11 +408,13 @@ class Runner:
         with suppress(OSError):  # earlier tasks have left no descriptor; the streams stay
             self._streams.use(output)
         self._log.copies_to = 2 if output == PIPE else None
-        # The log file can have been replaced since the fork. `follow` then opens the new file.
-        self._log.follow()
+        if output != PIPE:
+            # The streams can be the log file, which can have been replaced since the fork.
+            self._log.follow()
         self._log.subject = occurrence
         # By these, the client knows its own task, also in a program that the handler starts.
-        os.environb |= {b"PSCHED_KEY": task.key.encode(), b"PSCHED_FENCE": b"%d" % task.fence}
+        os.environb[b"PSCHED_KEY"] = task.key.encode()
+        os.environb[b"PSCHED_FENCE"] = b"%d" % task.fence
 
     def _answer(self, question: Mapping[str, Any]) -> bool:
         """Answer what to do with a row whose trigger a user has written.

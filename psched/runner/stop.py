@@ -12,7 +12,6 @@ again, because it is cleaning up.
 """
 
 import atexit
-import os
 import signal
 import sys
 import time
@@ -20,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from psched.base.errors import ProcessStopError
+from psched.process import fork_hooks
 from psched.process.deadman import Timer
 from psched.process.signals import is_received, receive
 from psched.runner.shared_memory import Reason, StopFlags
@@ -34,14 +34,16 @@ _MARK = "_psched_stop"
 class Stop:
     """Receives TERM for the task that runs in this process.
 
-    Create a `Stop` only in a forked child that has inherited psched's signal handlers, which a
-    `SignalInbox` has set. CHLD must have its default action, because a task's handler can wait for
-    its own children. The other signals that psched receives, such as HUP and USR1, do not stop the
-    task, because they might have been sent to every process of a service.
+    It is created before the fork, because that would cost time in each process. Call `receive` in a
+    forked child that has inherited psched's signal handlers, which a `SignalInbox` has set. CHLD
+    must have its default action, because a task's handler can wait for its own children. The other
+    signals that psched receives, such as HUP and USR1, do not stop the task, because they might
+    have been sent to every process of a service.
     """
 
-    def __init__(self, stop_flags: StopFlags) -> None:
-        self._stop_flags = stop_flags
+    _stop_flags: StopFlags
+
+    def __init__(self) -> None:
         self._kill: Callable[[str], object] | None = None
         self._cancel: Callable[[str], bool] | None = None
         self._running = False
@@ -51,13 +53,17 @@ class Stop:
         self._pending = False
         self._timer: Timer | None = None
         self._hook: object = None
-        receive(self._arrived)
         self._mask: set[int] = set()
-        os.register_at_fork(
+        fork_hooks.register(
             before=self._before_fork,
             after_in_parent=self._after_fork,
             after_in_child=self._after_fork_in_child,
         )
+
+    def receive(self, stop_flags: StopFlags) -> None:
+        """Receive the signals of this process, whose flags these are, from now on."""
+        self._stop_flags = stop_flags
+        receive(self._arrived)
 
     def begin(self) -> None:
         """Note that a task begins."""

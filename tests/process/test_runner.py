@@ -18,7 +18,7 @@ from psched.process import kernel, tree
 from psched.process.link import Link
 from psched.runner.messages import TO_RUNNER
 from psched.runner.runner import _Holder
-from psched.runner.shared_memory import Reason, StopFlagTable
+from psched.runner.shared_memory import Reason
 from psched.runner.stop import Stop
 from support.bench import Bench
 from support.isolated import isolated, say, started_isolated
@@ -237,7 +237,7 @@ def test_nothing_is_written_into_a_file_that_has_the_number_of_a_line_of_ours():
 
 def asked_after_the_end():
     ours, theirs = Link.pair()
-    holder = _Holder(ours, Stop(StopFlagTable(1).at(0)), list, data_limit=1024, tell_progress=bytes)
+    holder = _Holder(ours, Stop(), list, data_limit=1024, tell_progress=bytes)
     theirs.send({"held": True})
     holder.extend()
     holder.close()
@@ -255,7 +255,7 @@ def test_nobody_can_speak_for_a_task_that_is_over():
 def told_of_an_update(answer):
     ours, theirs = Link.pair()
     ours.expects = TO_RUNNER
-    holder = _Holder(ours, Stop(StopFlagTable(1).at(0)), list, data_limit=1024, tell_progress=bytes)
+    holder = _Holder(ours, Stop(), list, data_limit=1024, tell_progress=bytes)
     theirs.send({answer: "the connection broke"})
     try:
         holder.update_data({})
