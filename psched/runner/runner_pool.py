@@ -301,6 +301,10 @@ class RunnerPool(ABC):
 
 _log = logging.getLogger("psched.worker")
 
+_LOAD_PAUSE = 10.0
+"""Seconds until the next try after a fork server that replaces another could not load the handlers,
+because their files were changed meanwhile."""
+
 _PLACES_PER_TASK = 4
 """The number of slots for each task that can run at the same time. One slot per task would not be
 enough, because waiting runners, and runners that do not die, occupy slots as well."""
@@ -352,6 +356,7 @@ class ForkingRunnerPool(RunnerPool):
         # `_server` forks new runners. `_servers` contains `_server`, and those of its predecessors
         # that still have runners.
         self._server: ForkServer | None = None
+        self._start_at = 0.0
         self._servers: dict[ForkServer, StopFlagTable] = {}
         self._dismissed = False
         self._clock = clock
@@ -380,11 +385,17 @@ class ForkingRunnerPool(RunnerPool):
         if self._server is not None and self._server.channel.closed:
             self._lose(self._server)
         if self._server is None:
+            if self._clock.monotonic() < self._start_at:
+                raise BlockingIOError("the handlers could not be loaded")
             self.before_server_fork()
             # Each fork server gets its own table of flags, because runners of two fork servers can
             # have the same slot number.
             flags = StopFlagTable(self._places)
-            self._server = self._new_server(self._origin(flags))
+            try:
+                self._server = self._new_server(self._origin(flags))
+            except BaseException:
+                flags.close()
+                raise
             self._servers[self._server] = flags
             self._spared |= {self._server.pid}
             self._dismissed = False
@@ -600,9 +611,12 @@ class ForkingRunnerPool(RunnerPool):
         """Handle the death of a fork server; kill the fork server if it is still alive."""
         if not server.is_own:
             self._close(server)
+            if server.pid in self._spared:
+                tree.send(server.pid, signal.SIGKILL)
             self._fall_back()
             return
         if server.failure is not None:
+            self._start_at = self._clock.monotonic() + _LOAD_PAUSE
             how = f"the handlers cannot be loaded: {server.failure}"
         elif server.channel.fault is not None:
             how = f"it has sent {server.channel.fault}"
@@ -628,7 +642,7 @@ class ForkingRunnerPool(RunnerPool):
 
     def _close(self, server: ForkServer) -> None:
         server.close()
-        del self._servers[server]
+        self._servers.pop(server).close()
         if server is self._server:
             self._server = None
 

@@ -149,7 +149,7 @@ def test_files_that_a_program_has_opened_work_in_tasks(service):
     assert master.stop() == 0
 
 
-def test_files_work_in_tasks_of_a_second_fork_server_and_of_a_new_generation(service):
+def test_files_work_in_tasks_after_one_that_has_used_the_store_and_in_a_new_generation(service):
     """A task that uses the store is followed by ones that inherit its modules."""
     service.write(
         "h.py",
@@ -161,8 +161,7 @@ def test_files_work_in_tasks_of_a_second_fork_server_and_of_a_new_generation(ser
         HERE = Path(__file__).parent
         LATE = logging.getLogger("late")
         LATE.addHandler(logging.FileHandler(HERE / "late.log", delay=True))
-        # The worker, which logs each failure, opens this file when the handlers are loaded, and
-        # opens it again.
+        # This file is opened when something is logged, and opened again when it was renamed.
         root = logging.handlers.WatchedFileHandler(HERE / "root.log", delay=True)
         logging.getLogger().addHandler(root)
         OUTPUT = open(HERE / "output", "w")

@@ -82,6 +82,25 @@ def test_one_that_has_died_is_replaced_by_one_that_loads_the_handlers_again(serv
     assert master.stop() == 0
 
 
+def test_one_that_cannot_load_the_handlers_any_more_is_started_again_when_it_can(service):
+    service.write("telling.py", TELLING)
+    service.configure(dispatch="telling:Dispatch")
+    master = service.start()
+    [worker] = master.workers()
+    first = server_of(worker)
+
+    service.write("telling.py", "raise ValueError('half of a deployment')")
+    kill(first)
+    master.wait_for_log("the fork server died: the handlers cannot be loaded: .*half of a deploy")
+    service.write("telling.py", TELLING)
+
+    found = told(service, "one")
+    assert found["loaded_by"] == found["server"] != first
+    assert master.workers() == [worker]
+    assert master.stop() == 0
+    assert master.text.count("Traceback") == 1
+
+
 def test_after_an_upgrade_of_psched_fork_servers_are_forked_and_this_is_said_once(service):
     package = Path(
         shutil.copytree(Path(psched.__file__).parent, service.folder / "site" / "psched")
