@@ -80,13 +80,13 @@ def remember(store: Any) -> None:  # noqa: ANN401
 def judged(store: Any, expect: dict[str, Any], minutes: int) -> Sample:  # noqa: ANN401
     """A new judge, whose clock a test moves as fast as it can, for some minutes."""
     settings = from_mapping({"url": "sqlite:///unused.db", "expect": expect})
-    clock, sent, took, query = ManualClock(), [0], list[float](), type(store)._query
+    clock, sent, took, read = ManualClock(), [0], list[float](), store._connector.read
 
-    def counting(*arguments: Any) -> Any:  # noqa: ANN401
+    def counting(work: Any) -> Any:  # noqa: ANN401
         sent[0] += 1
-        return query(store, *arguments)
+        return read(work)
 
-    store._query = counting
+    store._connector.read = counting
     judge = Judge(store, store.alerts, settings, clock=clock, rng=random.Random(1))  # noqa: S311  # jitter
     end = clock.monotonic() + 60 * minutes
     while clock.monotonic() < end:
@@ -95,7 +95,7 @@ def judged(store: Any, expect: dict[str, Any], minutes: int) -> Sample:  # noqa:
         took.append(1000 * (time.perf_counter() - begun))
         assert not any([done.raised, done.closed, done.notes]), done
         clock.advance(max(done.wait, 0.001))
-    del store._query
+    del store._connector.read
     return {
         "statements_per_minute": sent[0] / minutes,
         "ms_per_minute": sum(took) / minutes,

@@ -185,7 +185,7 @@ class Notification:
         return None if note is None else _line(self.redaction.text(note), _LONGEST_KEY)
 
     def _shown(self, instant: float, precision: str) -> str:
-        if self.zone is UTC_ZONE:
+        if self.zone.name == UTC_ZONE.name:
             return _time(instant, precision)
         try:
             local = self.zone.at(int(instant)).isoformat(timespec="seconds")
