@@ -17,6 +17,9 @@ from psched.core.store_protocol import Settled, Store
 
 _log = logging.getLogger("psched.worker")
 
+Write = Callable[[Sequence[Settlement]], Mapping[str, Settled]]
+"""A function that writes settlements, such as `Store.settle`."""
+
 Conclude = Callable[[Row, Row, Decision, Config, float], Settlement | None]
 """A function that computes a lease's settlement, such as `psched.core.policy.after_run`.
 
@@ -86,8 +89,15 @@ class Settler:
         # lease's deadline D when the settlement was sent.
         self._unanswered: dict[tuple[str, Token], float] = {}
 
-    def settle(self, store: Store, endings: Sequence[Ending]) -> Mapping[str, Settled]:
+    def settle(
+        self, store: Store, endings: Sequence[Ending], write: Write | None = None
+    ) -> Mapping[str, Settled]:
         """End leases. If the store does not answer, the call can be repeated.
+
+        Args:
+            store: where the rows are.
+            endings: how the leases end.
+            write: writes them; None: the store does. What it refuses, the store writes.
 
         Returns:
             DONE or PREEMPTED for each key; a key is missing if its settlement is not known yet.
@@ -95,7 +105,7 @@ class Settler:
         sent = self._clock.boottime()
         results: dict[str, Settled] = {}
         try:
-            self._settle(store, endings, results)
+            self._settle(store, endings, results, write or store.settle)
         except StoreBusyError as busy:
             answered = self._judged(endings, {**results, **busy.answered})
             raise StoreBusyError(str(busy), answered) from None
@@ -113,7 +123,9 @@ class Settler:
         """Forget a lease that has ended. Return whether an answer to its settlement was lost."""
         return self._unanswered.pop(ending.lease, None) is not None
 
-    def _settle(self, store: Store, endings: Sequence[Ending], results: dict[str, Settled]) -> None:
+    def _settle(
+        self, store: Store, endings: Sequence[Ending], results: dict[str, Settled], write: Write
+    ) -> None:
         """Send the settlements, and note the answers in ``results`` as they arrive.
 
         If a schedule was redefined while its task ran, its row is read again, and the next time is
@@ -131,7 +143,8 @@ class Settler:
             ]
             if not known:
                 break
-            answers = self._send(partial(store.settle, known))
+            answers = self._send(partial(write, known))
+            write = store.settle
             results |= answers
             for each in known:
                 if answers[each.key] is Settled.DONE:

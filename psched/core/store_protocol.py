@@ -302,6 +302,32 @@ class Store(Protocol):
         """
         ...
 
+    def settle_and_claim(
+        self,
+        settlements: Sequence[Settlement],
+        owner: str,
+        *,
+        limit: int,
+        alive_time: int,
+        shortest: int,
+        horizon: float,
+    ) -> tuple[Mapping[str, Settled], Claimed | None]:
+        """End leases as `settle` does, and claim rows as `claim` does, in one request.
+
+        If a store claims, all settlements are DONE. Otherwise it leaves out the claim, and the
+        caller claims by itself. Without a definition of its own, a store always does so.
+
+        Returns:
+            The results of the settlements, and the answer to the claim; None if nothing was
+            claimed.
+
+        Raises:
+            ClaimUnknownError: the connection broke; both may have been applied, or one of them, or
+                none.
+        """
+        _ = owner, limit, alive_time, shortest, horizon
+        return self.settle(settlements), None
+
     def update_data(self, key: str, token: Token, data: str) -> bool:
         """Replace the payload of a leased row, and increase its version.
 

@@ -2,7 +2,7 @@
 
 from psched.testing.store_contract.contention import Contention
 from psched.testing.store_contract.definitions import Definitions, Deletion, Marks, Replacements
-from psched.testing.store_contract.leases import Claims, Fencing, Leases, Settlements
+from psched.testing.store_contract.leases import Claims, EndsAndClaims, Fencing, Leases, Settlements
 from psched.testing.store_contract.records import ExactKeys, Overrides, Records
 from psched.testing.store_contract.recovery import Recovery, Retention
 from psched.testing.store_contract.selections import Selections, SelectionsByRecord
@@ -15,6 +15,7 @@ class CoreContract(
     Claims,
     Leases,
     Settlements,
+    EndsAndClaims,
     Deletion,
     Fencing,
     Contention,

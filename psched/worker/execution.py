@@ -18,9 +18,11 @@ until it is answered. An unknown claim is asked for, see `psched.worker.unknown_
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
 from math import inf
+from typing import TypedDict
 
 from psched.base import lease_times
 from psched.base.errors import StoreBusyError, TransientStoreError
@@ -57,6 +59,36 @@ _log = logging.getLogger("psched.worker")
 _LONGEST_JUDGEMENT = 0.5
 """Seconds for handling the rows of one claim: deciding what to do with each row, and starting its
 task. The rows that are left after this time are given back."""
+
+
+class _Terms(TypedDict):
+    """The arguments of `Store.claim` besides the owner."""
+
+    limit: int
+    alive_time: int
+    shortest: int
+    horizon: float
+
+
+@dataclass(slots=True)
+class _Claim:
+    """A claim that is sent by itself, or together with settlements.
+
+    Attributes:
+        owner: the owner of the leases.
+        limit: the most rows to lease.
+        sent: when it was sent, seconds of the boot-time clock.
+        asked: the same in seconds of the monotonic clock.
+        answered: when it was answered, seconds of the boot-time clock.
+        answer: the answer; None if there is none.
+    """
+
+    owner: str
+    limit: int
+    sent: float = 0.0
+    asked: float = 0.0
+    answered: float = 0.0
+    answer: Claimed | None = None
 
 
 class Execution:
@@ -102,44 +134,70 @@ class Execution:
         if self.unknown.claims:
             for found, asked_at in self.unknown.resolve():
                 self._begin(found, asked_at)
-        room, most = self.pacing.room, self.pacing.most_rows
-        if most <= 0 or self._clock.monotonic() < self.pacing.next_poll:
+        if self._clock.monotonic() < self.pacing.next_poll:
             return
+        if (claim := self._prepare_claim()) is None:
+            return
+        try:
+            self.gateway.request(partial(self._send_claim, claim))
+        except TransientStoreError as error:
+            self._claim_failed(claim, error)
+            raise
+        self._begin_claimed(claim)
+
+    def _prepare_claim(self, ending: int = 0) -> _Claim | None:
+        """What to claim, given how many leases end before; None if nothing can be claimed."""
+        room, most = self.pacing.room + ending, self.pacing.most_rows + ending
+        if self.pacing.stopped or most <= 0:
+            return None
         # Runners are forked before the claim, so that no lease grows old during a fork.
         if room > 0 and not self.pacing.prepare(room if self.pacing.backlog else 1):
+            return None
+        # While forks fail, only one row is claimed, because rows without a runner would have to be
+        # given back.
+        return _Claim(self.new_owner(), 1 if self.tasks.no_forks.ongoing else most)
+
+    def _send_claim(self, claim: _Claim) -> None:
+        claim.answer = self._store.claim(claim.owner, **self._terms_of(claim))
+        claim.answered = self._clock.boottime()
+
+    def _send_both(self, claim: _Claim, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
+        results, claim.answer = self._store.settle_and_claim(
+            settlements, claim.owner, **self._terms_of(claim)
+        )
+        claim.answered = self._clock.boottime()
+        return results
+
+    def _terms_of(self, claim: _Claim) -> _Terms:
+        """The arguments of a claim, just before it is sent.
+
+        The clocks are read here and not earlier, because `request` can first extend leases, which
+        takes time.
+        """
+        claim.sent, claim.asked = self._clock.boottime(), self._clock.monotonic()
+        return {
+            "limit": claim.limit,
+            "alive_time": self._settings.alive_time,
+            "shortest": self._shortest,
+            "horizon": self._settings.poll_interval,
+        }
+
+    def _claim_failed(self, claim: _Claim, error: TransientStoreError) -> None:
+        self._recorder.counts.add(CLAIMS, "failed")
+        if isinstance(error, ClaimUnknownError):
+            self.unknown.note(error, claim.sent)
+
+    def _begin_claimed(self, claim: _Claim) -> None:
+        """Start the tasks of the rows that a claim has leased."""
+        if (claimed := claim.answer) is None:
             return
-        owner = self.new_owner()
-        sent = asked = 0.0
-
-        def send() -> Claimed:
-            # The clocks are read here and not earlier, because `request` can first extend leases,
-            # which takes time.
-            nonlocal sent, asked
-            sent, asked = self._clock.boottime(), self._clock.monotonic()
-            return self._store.claim(
-                owner,
-                # While forks fail, only one row is claimed, because rows without a runner would
-                # have to be given back.
-                limit=1 if self.tasks.no_forks.ongoing else most,
-                alive_time=self._settings.alive_time,
-                shortest=self._shortest,
-                horizon=self._settings.poll_interval,
-            )
-
-        try:
-            claimed = self.gateway.request(send)
-        except TransientStoreError as error:
-            self._recorder.counts.add(CLAIMS, "failed")
-            if isinstance(error, ClaimUnknownError):
-                self.unknown.note(error, sent)
-            raise
         self._recorder.counts.add(CLAIMS, "rows" if claimed.rows else "empty")
         if claimed.now is not None:
-            self._recorder.clock.read(claimed.now, sent, self._clock.boottime())
-        self.pacing.claimed(claimed, asked)
+            self._recorder.clock.read(claimed.now, claim.sent, claim.answered)
+        self.pacing.claimed(claimed, claim.asked)
         if claimed.rows:
-            self.gateway.debug("claimed", [row.key for row in claimed.rows], asked)
-            self._begin(claimed, sent)
+            self.gateway.debug("claimed", [row.key for row in claimed.rows], claim.asked)
+            self._begin(claimed, claim.sent)
             self.pacing.prepare_next(len(claimed.rows))
 
     def new_owner(self) -> str:
@@ -293,15 +351,24 @@ class Execution:
                 for ending in endings
             ]
         asked = self._clock.monotonic()
+        # A claim follows, whose rows can take the slots: with this request, or by itself.
+        self.pacing.next_poll = 0.0
+        claim = None if self.unknown.claims else self._prepare_claim(len(endings))
+        write = None if claim is None else partial(self._send_both, claim)
         try:
-            results = self._settler.settle(self._store, endings)
+            results = self._settler.settle(self._store, endings, write)
         except StoreBusyError as busy:
             self._record(busy.answered)
+            raise
+        except ClaimUnknownError as error:
+            if claim is not None:
+                self._claim_failed(claim, error)
             raise
         self.gateway.debug("settled", results, asked)
         self.history.settled()
         self._record(results)
-        self.pacing.next_poll = 0.0
+        if claim is not None:
+            self._begin_claimed(claim)
 
     def _ending(self, task: RunningTask) -> Ending:
         """How the lease of a task ends, with the failures of earlier occurrences if they matter."""

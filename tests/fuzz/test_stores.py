@@ -223,13 +223,18 @@ class Stores(RuleBasedStateMachine):
     @rule(owner=st.sampled_from(OWNERS), limit=st.integers(1, 4),
           horizon=st.sampled_from([0, 2.5, 60]))  # fmt: skip
     def claim(self, owner, limit, horizon):
-        due, later = self.model.due(), self.model.later()
+        due = self.model.due()
         # Which rows of a second it leases, if not all, is up to the store; but Hypothesis repeats
         # sequences, and must meet the same rows again.
         limit = sum(time <= due[:limit][-1] for time in due)
         request = {**LEASE, "limit": limit, "horizon": horizon}
         owner = self.new_owner(owner)
-        theirs = self.store.claim(owner, **request)
+        self.check_claim(owner, request, self.store.claim(owner, **request))
+
+    def check_claim(self, owner, request, theirs):
+        """Compare the answer to a claim that only the store got."""
+        limit, horizon = request["limit"], request["horizon"]
+        due, later = self.model.due(), self.model.later()
         times = [row.next_run_time for row in theirs.rows]
         assert times == due[:limit]
         ours = self.model.claim(owner, **request)
@@ -274,8 +279,18 @@ class Stores(RuleBasedStateMachine):
             ends[row.key] = self.applied.get((row.key, row.token)) or data.draw(self.endings(row))
         self.send(ends)
 
-    def send(self, ends):
-        """Send settlements, by key."""
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), chosen=st.lists(places, min_size=1, max_size=3),
+          owner=st.sampled_from(OWNERS))  # fmt: skip
+    def settle_and_claim(self, data, chosen, owner):
+        ends = {}
+        for row in map(self.lease, chosen):
+            ends[row.key] = self.applied.get((row.key, row.token)) or data.draw(self.endings(row))
+        # All due rows are claimed, see `claim`.
+        self.send(ends, self.new_owner(owner), {**LEASE, "limit": len(KEYS), "horizon": 2.5})
+
+    def send(self, ends, owner=None, claim=None):
+        """Send settlements, by key, and a claim with them if its arguments are given."""
         # Their records may have been deleted since. Whether they are written again, is up to the
         # store.
         ends = {
@@ -289,7 +304,14 @@ class Stores(RuleBasedStateMachine):
                 key: changed(end, records=()) if end.remove or end.retain is not None else end
                 for key, end in ends.items()
             }
-        results = self.both("settle", [*ends.values()])
+        if claim is None:
+            results, claimed = self.both("settle", [*ends.values()]), None
+        else:
+            results, claimed = self.store.settle_and_claim([*ends.values()], owner, **claim)
+            assert results == self.model.settle([*ends.values()])
+        if claimed is not None:
+            assert {*results.values()} <= {Settled.DONE}
+            self.check_claim(owner, claim, claimed)
         for key, result in results.items():
             if result is Settled.DONE:
                 self.applied[key, ends[key].token] = ends[key]

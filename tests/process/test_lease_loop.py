@@ -39,6 +39,7 @@ class Unreliable:
             only after its owner was asked for; none: not at all.
         requests: how often each was sent.
         sent: their names, in order.
+        joined: how many settlements were sent with a claim, and failed.
         before: what happens before the next request of a name.
     """
 
@@ -49,6 +50,7 @@ class Unreliable:
         self.sent = []
         self.before = {}
         self.late = None
+        self.joined = 0
         # Of its parts, it has only this one, which it is itself.
         self.history = self
         self.output = self.alerts = self.pauses = self.holds = None
@@ -62,11 +64,14 @@ class Unreliable:
         if not callable(request):
             return request
 
+        # A settlement that is sent with a claim fails as one that is sent by itself.
+        called = "settle" if name == "settle_and_claim" else name
+
         def ask(*args, **kwargs):
-            self.requests[name] += 1
-            self.sent.append(name)
-            self.before.pop(name, lambda: None)()
-            fault = self.faults.get(name, []).pop(0) if self.faults.get(name) else None
+            self.requests[called] += 1
+            self.sent.append(called)
+            self.before.pop(called, lambda: None)()
+            fault = self.faults.get(called, []).pop(0) if self.faults.get(called) else None
             if fault == "away":
                 raise StoreUnavailableError("the database is unavailable: test")
             if fault == "late":
@@ -79,6 +84,9 @@ class Unreliable:
                 return answer
             if name == "claim":
                 raise ClaimUnknownError(args[0], self.claimed)
+            if name == "settle_and_claim":
+                self.joined += 1
+                raise ClaimUnknownError(args[1], ())
             raise UnknownOutcomeError("the connection to the database broke: test")
 
         return ask
@@ -155,6 +163,23 @@ def test_a_lost_answer_loses_no_task_and_doubles_none(request_, fault):
     fences, faults = isolated(lost_answers, request_, [fault])
     assert faults == []
     assert fences == [1, 1]
+
+
+def joined_answers(fault):
+    """One slot, and more tasks: the settlement of each goes with the claim of the next."""
+    keys = [f"k{number}" for number in range(4)]
+    scene = Scene(*keys, concurrency=1)
+    for key in keys:
+        scene.add(key, "returns")
+    scene.finished("k0")
+    scene.store.faults["settle"] = [fault]
+    fences = scene.finished(*keys)
+    return fences, scene.store.faults["settle"], scene.store.joined
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+def test_a_lost_answer_to_an_end_and_a_claim_loses_no_task_and_doubles_none(fault):
+    assert isolated(joined_answers, fault) == [[1, 1, 1, 1], [], 1]
 
 
 def refused_records():
@@ -314,6 +339,8 @@ def settled_and_run_by_another(late):
     scene.schedules.add("one", "returns", cron="@hourly", next_time=hours_ago)
     scene.schedules.close()
     scene.store.faults = {"settle": ["after"]}
+    scene.until(lambda: len(scene.bench.tasks.running))
+    scene.loop.pause()  # or it would claim what comes next itself
     scene.until(lambda: scene.store.requests["settle"] == 1)
     scene.clock.suspended = late
     other = make_store(scene.settings)
@@ -321,7 +348,6 @@ def settled_and_run_by_another(late):
     end = Settlement(key="one", token=row.token, version=row.version, next_time=row.next_time)
     other.settle([end])
     other.disconnect()
-    scene.loop.pause()
     scene.until(lambda: scene.loop.idle)
     return [*scene.bench.log.recent]
 
@@ -455,17 +481,18 @@ def watched_while_it_was_redefined():
         guard()
 
     tasks.guard_before_blocking = guards
-    for name in "settle", "look", "now":
+    for name in "settle", "settle_and_claim", "look", "now":
         request = getattr(scene.store, name)
-        setattr(scene.store, name, partial(_noted, events, name, request))
+        noted = partial(_noted, events, name.removesuffix("_and_claim"), request)
+        setattr(scene.store, name, noted)
     Path("gate").touch()
     scene.until(lambda: not len(scene.bench.tasks.running))
     return [(first, then) for first, then in pairwise(events) if then != "guards"]
 
 
-def _noted(events, name, request, *args):
+def _noted(events, name, request, *args, **kwargs):
     events.append(name)
-    return request(*args)
+    return request(*args, **kwargs)
 
 
 def test_what_runs_is_watched_before_each_request_that_ends_the_lease_of_a_redefined_schedule():

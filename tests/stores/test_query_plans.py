@@ -4,6 +4,7 @@ Each is judged by what the planner says it will do, and by the rows it then exam
 """
 
 import itertools
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from psched.core.model import TOLD, Row, Settlement
 from psched.core.operations.overview import MOST_COUNTED
 from psched.core.operations.pauses import PauseRule
 from psched.core.selection import selection_of
+from psched.stores.sql import raw_execute
 from psched.stores.sql.claims import AT_ANY_TIME, EVERYWHERE, Range
 from psched.stores.sql.glances import SqlGlances
 from psched.stores.sql.raw_execute import Columns
@@ -155,6 +157,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     "extend": lambda c: _with(c.sql.extend({row.key: row.token for row in c.held}), LEASE),
     "settle": lambda c: c.sql.settle(c.ends()),
     "remove": lambda c: c.sql.remove(c.ends()),
+    "settle_or_fail": lambda c: c.sql.settle_or_fail(c.ends()),
     "insert": lambda c: c.sql.insert([Row(key=f"new{i}") for i in range(LIMIT)], "nonce"),
     "replace": lambda c: (
         c.sql.replace,
@@ -188,7 +191,8 @@ UNJUDGED = {
 }
 """The other names in `Statements`, and why it does not matter what they cost."""
 
-NOT_SENT = {"sqlite": {"claim_unlocked"}, "mariadb": {"claim_unlocked"}, "postgresql": set()}
+_OF_POSTGRESQL = {"claim_unlocked", "settle_or_fail"}
+NOT_SENT = {"sqlite": _OF_POSTGRESQL, "mariadb": _OF_POSTGRESQL, "postgresql": set()}
 """By database, the statements that psched never sends to it."""
 
 SORTS = {"claim_unlocked": "what it has claimed"}
@@ -432,6 +436,34 @@ def test_a_claim_passes_over_the_rows_of_an_earlier_time(crowd):
     cost = crowd.store._connector.run(lambda c: Cost(c, crowd.kind, statement, values))
     assert cost.examined <= LIMIT, cost.plan
     assert not cost.scans, cost.plan
+
+
+@pytest.mark.parametrize("name", ["claim_unlocked", "settle_or_fail", "extend", "remove"])
+def test_a_prepared_statement_costs_as_much_as_it_is_asked_for(crowd, name):
+    """Its plan is made once, for any values; the planner does not know them."""
+    if crowd.kind != "postgresql":
+        return
+
+    def cost(connection):
+        statement, values = JUDGED[name](crowd)
+        compiled = raw_execute._compile(statement, connection.dialect)
+        bound = compiled.bind(values)
+        names = [*bound]
+        numbers = {each: f"${names.index(each) + 1}" for each in names}
+        prepared = re.sub(r"%\((\w+)\)s", lambda found: numbers[found[1]], compiled.text)
+        literals = ["NULL" if v is None else f"'{v}'" for v in bound.values()]
+        connection.exec_driver_sql("SET plan_cache_mode = force_generic_plan")
+        connection.exec_driver_sql(f"PREPARE judged AS {prepared.replace('%%', '%')}")
+        try:
+            return Cost(connection, crowd.kind, text(f"EXECUTE judged ({', '.join(literals)})"), {})
+        finally:
+            connection.exec_driver_sql("DEALLOCATE ALL")
+            connection.exec_driver_sql("RESET plan_cache_mode")
+
+    found = crowd.store._connector.run(cost)
+    assert found.examined <= MOST, found.plan
+    assert not found.scans, found.plan
+    assert not found.sorts or name in SORTS, found.plan
 
 
 def _with(sent: Sent, more: Mapping[str, Any]) -> Sent:

@@ -123,6 +123,53 @@ def by(ways):
     return pytest.mark.parametrize(("database", "strategy"), params, indirect=["database"])
 
 
+class TestSettleAndClaim:
+    """Both are one transaction, so both are applied or none; what is read afterwards tells."""
+
+    @pytest.mark.parametrize("loss", LOST)
+    @by([("postgresql", "skip_locked"), ("postgresql", "cas")])
+    def test_after_a_lost_answer_each_row_tells(self, far, store, proxy, loss, strategy):
+        add(store, "ended")
+        (held,) = far.claim("far.1", **CLAIM).rows
+        add(store, "due")
+        end = changed(finish(held), records=(made("ended"),))
+        last = b"SKIP LOCKED" if strategy == "skip_locked" else b"COMMIT"
+        with proxy.fault(loss, last), pytest.raises(ClaimUnknownError) as unknown:
+            far.settle_and_claim([end], "far.2", **CLAIM)
+        assert (unknown.value.owner, unknown.value.keys) == ("far.2", ())
+        seen = store.look(["ended", "due"])
+        is_applied = seen["ended"].settled_by == str(held.token)
+        assert (seen["ended"].token == held.token) is not is_applied
+        assert [row.key for row in far.held("far.2", ())] == ["due"] * is_applied
+        assert is_applied is (loss is Fault.LOSE_REPLY)
+        # The same again, now by itself, is recognised, and recorded once.
+        results, claimed = far.settle_and_claim([end], "far.3", **CLAIM)
+        assert (results, claimed) == ({"ended": Settled.DONE}, None)
+        assert len([*store.history.runs()]) == 1
+
+    @by([("postgresql", "skip_locked"), ("postgresql", "cas")])
+    def test_both_are_done_in_one_request(self, far, store):
+        add(store, "a", "b")
+        ends = [finish(row) for row in far.claim("far.1", **CLAIM).rows]
+        add(store, "c")
+        results, claimed = far.settle_and_claim(ends, "far.2", **CLAIM)
+        assert results == {"a": Settled.DONE, "b": Settled.DONE}
+        assert [row.key for row in claimed.rows] == ["c"]
+
+    @by([("postgresql", "skip_locked"), ("postgresql", "cas")])
+    def test_a_row_that_somebody_has_locked_keeps_no_other_from_its_end(self, far, store, sql):
+        add(store, "a", "b")
+        ends = [finish(row) for row in far.claim("far.1", **CLAIM).rows]
+        with sql.session() as person:
+            person("BEGIN")
+            person("SELECT 1 FROM {table} WHERE id = 'a' FOR UPDATE")
+            with pytest.raises(StoreUnavailableError) as busy:
+                far.settle_and_claim(ends, "far.2", **CLAIM)
+            assert busy.value.answered == {"b": Settled.DONE}
+            person("ROLLBACK")
+        assert far.settle(ends) == {"a": Settled.DONE, "b": Settled.DONE}
+
+
 class TestClaim:
     @by(WAYS)
     def test_after_a_lost_reply_its_owner_is_told_what_it_holds(self, far, store, proxy):

@@ -127,11 +127,16 @@ def rows_held_by(owner: str, connector: Connector, sql: Statements) -> Sequence[
 
 
 class SkipLocked(Strategy):
-    """Claims due rows in one statement, which skips rows that another session has locked."""
+    """Claims due rows in one statement, which skips rows that another session has locked.
+
+    Attributes:
+        first: what the next claim sends before its own statement, in the same transaction.
+    """
 
     name = "skip_locked"
 
     def __init__(self, connector: Connector, sql: Statements) -> None:
+        self.first: Sequence[Request] = ()
         self._connector = connector
         self._sql = sql
         self._one_by_one = CompareAndSwap(connector, sql)
@@ -147,13 +152,21 @@ class SkipLocked(Strategy):
     ) -> Claimed:
         values = {**lease, "owner": owner, "limit": limit, "horizon": ceil(horizon)}
         values |= within.values
+        first, self.first = self.first, ()
+        statement = self._sql.claim_unlocked
         try:
             found = self._connector.run(
-                lambda c: raw_execute.rows(c, self._sql.claim_unlocked, values)
+                lambda c: (
+                    raw_execute.rows_after(c, first, statement, values)
+                    if first
+                    else raw_execute.rows(c, statement, values)
+                )
             )
         except UnknownOutcomeError as error:
             raise ClaimUnknownError(owner, ()) from error
         except InvalidValueError:
+            if first:
+                raise
             return self._one_by_one.claim(owner, limit, lease, horizon, within)
         now, next_due = float(found[0][0]), found[0][1]
         # If nothing was claimed, the result is one row without a key, which is dropped here.

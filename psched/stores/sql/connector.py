@@ -143,6 +143,7 @@ class Connector:
         self._tls = tls
         self._is_read_only = text(f"SELECT {self.dialect.read_only}")
         self._connection: Connection | None = None
+        self._in_transaction: Connection | None = None
         self._ownership = (
             FileOwnership(self.url.database or "", self.disconnect)
             if self.dialect.is_file
@@ -213,6 +214,10 @@ class Connector:
         return self._run(work, writing=True)
 
     def _run(self, work: Callable[[Connection], T], *, writing: bool) -> T:
+        if self._in_transaction is not None:
+            # An error is the transaction's, which explains it.
+            self.step()
+            return work(self._in_transaction)
         with self.request():
             return self._run_until_unlocked(work, writing=writing)
 
@@ -248,7 +253,10 @@ class Connector:
             raise StoreUnavailableError(str(error)) from None
 
     def transact(self, work: Callable[[Connection], T], *, patient: bool = True) -> T:
-        """Run work in a transaction: all of its writes are applied, or none."""
+        """Run work in a transaction: all of its writes are applied, or none.
+
+        What the work runs by this object belongs to the transaction.
+        """
 
         def within(connection: Connection) -> T:
             begun = self._clock.monotonic()
@@ -257,7 +265,11 @@ class Connector:
                 if not patient:
                     # Two statements and COMMIT follow, and each may take as long as BEGIN.
                     self.step(ahead=3 * (self._clock.monotonic() - begun))
-                result = work(connection)
+                self._in_transaction = connection
+                try:
+                    result = work(connection)
+                finally:
+                    self._in_transaction = None
                 (self.renew if patient else self.step)()
             except BaseException as error:
                 self._roll_back(connection, error)

@@ -85,6 +85,14 @@ occurrences of the span after all.
 """
 _DECISIONS = ", ".join(f"'{fate}'" for fate in sorted(DECISIONS))
 _WHOLE = ", ".join(f"'{outcome}'" for outcome in sorted(WHOLE))
+_WORDS = frozenset(
+    {
+        *("key", "type", "label", "owner", "host", "outcome", "fate", "reason", "reason_code"),
+        *("error", "result"),
+    }
+)
+"""The columns of ``<table>_runs`` that are texts."""
+
 _LARGE = frozenset({"error", "result"})
 """The columns of ``<table>_runs`` that can be large."""
 
@@ -145,10 +153,16 @@ class HistoryStatements:
             part.format(self._key, ":key{0}") for part in dialect.newest_of_key
         )
         oldest_of_key = self.runs.newest_of_key.replace(" DESC", "")
-        # The driver repeats this statement for each record. PyMySQL combines the repetitions into
-        # one statement, and psycopg sends them together.
+        # The driver repeats this statement for each record; PyMySQL combines the repetitions into
+        # one statement. PostgreSQL gets arrays instead.
         inserted = [name for name in RUN_COLUMNS if name != "id"]
         self.insert_run = self.runs.insertion(inserted, ignore=self.runs.ignore)
+        types = {name: "TEXT" if name in _WORDS else "BIGINT" for name in inserted}
+        self.runs_of_arrays = (
+            Insertion(self.runs.quoted, types, {}, dialect, quote, ignore=self.runs.ignore)
+            if dialect.arrays
+            else None
+        )
         self._earlier = (
             f"SELECT {self.runs.columns} FROM {self._runs}"
             f" WHERE {self._key} = :key AND scheduled_time <= :covering"
@@ -597,11 +611,26 @@ class SqlHistory(SideStore, KeepsHistory):
 
     def insert_records(self, connection: Connection, records: Sequence[RunRecord]) -> None:
         """Insert records on the connection of a transaction, except those that exist already."""
+        if self._sql.runs_of_arrays is not None:
+            for request in self.insertions(records):
+                self._connector.step()
+                raw_execute.count(connection, *request)
+            return
         values = [run_values(record) for record in records]
         for start in range(0, len(values), INSERT_BATCH):
             self._connector.step()
             batch = values[start : start + INSERT_BATCH]
             raw_execute.repeat(connection, self._sql.insert_run, batch)
+
+    def insertions(self, records: Sequence[RunRecord]) -> list[Request]:
+        """Requests that insert records, except those that exist already, on PostgreSQL."""
+        if (insertion := self._sql.runs_of_arrays) is None:
+            return []
+        values = [[*run_values(record).values()] for record in records]
+        return [
+            insertion.request(values[start : start + INSERT_BATCH])
+            for start in range(0, len(values), INSERT_BATCH)
+        ]
 
     def write_and_record(
         self,

@@ -24,6 +24,7 @@ class Insertion:
         same: SQL for the values of further columns, which are the same in all rows.
         dialect: the kind of database.
         quote: quotes the name of a column.
+        ignore: the end of a statement that leaves out rows that exist already.
     """
 
     def __init__(
@@ -33,6 +34,8 @@ class Insertion:
         same: Mapping[str, str],
         dialect: Dialect,
         quote: Callable[[str], str] = str,
+        *,
+        ignore: str = "",
     ) -> None:
         names = [*map(quote, columns)]
         constants = "".join(f", {value}" for value in same.values())
@@ -40,6 +43,7 @@ class Insertion:
         self._names = tuple(columns)
         self._head = f"{head} VALUES "
         self._row = f"({', '.join(f':{name}{{0}}' for name in columns)}{constants})"
+        self._ignore = ignore
         self._values = text(self._head), text(self._row.format(""))
         arrays = ", ".join(f"CAST(:{name} AS {of}[])" for name, of in columns.items())
         self._arrays = None
@@ -47,7 +51,7 @@ class Insertion:
             given = ", ".join(f"given.{name}" for name in names)
             self._arrays = text(
                 f"{head} SELECT {given}{constants}"  # noqa: S608
-                f" FROM UNNEST({arrays}) AS given ({', '.join(names)})"
+                f" FROM UNNEST({arrays}) AS given ({', '.join(names)}) {ignore}"
             )
 
     def send(
@@ -72,7 +76,8 @@ class Insertion:
             return self._arrays, {**dict(zip(self._names, columns, strict=True)), **values}
         names = numbered(self._names, len(rows))
         given = dict(zip(names, chain.from_iterable(rows), strict=True))
-        return _insert_text(self._head, self._row, len(rows)), {**given, **values}
+        statement = _insert_text(self._head, self._row, len(rows), self._ignore)
+        return statement, {**given, **values}
 
 
 @lru_cache(maxsize=32)
@@ -82,5 +87,5 @@ def numbered(names: Sequence[str], count: int) -> Sequence[str]:
 
 
 @lru_cache(maxsize=64)
-def _insert_text(head: str, row: str, count: int) -> TextClause:
-    return text(head + ", ".join(row.format(i) for i in range(count)))
+def _insert_text(head: str, row: str, count: int, ignore: str) -> TextClause:
+    return text(f"{head}{', '.join(row.format(i) for i in range(count))} {ignore}")

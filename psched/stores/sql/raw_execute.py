@@ -31,6 +31,51 @@ def rows(
     return _send(connection, statement, values, _fetch_all)
 
 
+def rows_after(
+    connection: Connection,
+    first: Sequence[tuple[ClauseElement, Mapping[str, Any]]],
+    statement: ClauseElement,
+    values: Mapping[str, Any],
+) -> Sequence[Columns]:
+    """Send statements and a query in one round trip; return the rows of the query.
+
+    All of them are one transaction. The driver must be psycopg.
+    """
+    driver_error = connection.dialect.loaded_dbapi.Error
+    try:
+        cursor = _last_of_pipeline(connection, driver_error, (*first, (statement, values)))
+        found: Sequence[Columns] = cursor.fetchall()
+    except driver_error as error:
+        raise DBAPIError(str(statement), None, error, hide_parameters=True) from None
+    except BaseException:
+        connection.invalidate()  # as in `_execute`
+        raise
+    return found
+
+
+def _last_of_pipeline(
+    connection: Connection,
+    driver_error: type[Exception],
+    requests: Sequence[tuple[ClauseElement, Mapping[str, Any]]],
+) -> Any:  # noqa: ANN401  # PEP 249
+    opened: Any = connection.connection.driver_connection
+    cursors: list[Any] = []
+    failure: Exception | None = None
+    try:
+        with opened.pipeline():
+            try:
+                for statement, values in requests:
+                    compiled = _compile(statement, connection.dialect)
+                    cursors.append(opened.execute(compiled.text, compiled.bind(values)))
+            except driver_error as error:
+                failure = error  # it does not leave the block, or psycopg would log what follows
+    except driver_error as error:
+        failure = failure or error  # the first one is the cause
+    if failure is not None:
+        raise failure
+    return cursors[-1]
+
+
 def count(connection: Connection, statement: ClauseElement, values: Mapping[str, Any]) -> int:
     """Send a statement that writes; return the number of rows that it matched."""
     return _send(connection, statement, values, _row_count)

@@ -426,6 +426,15 @@ class Statements:
             values |= {f"{name}{i}": v for i, v in enumerate(each[:1] if name in same else each)}
         return _settle_text(self._settle, self._settled, len(ends), same), values
 
+    def settle_or_fail(self, ends: Sequence[Settlement]) -> Request:
+        """A request like `settle` or `remove`, whatever the first one needs.
+
+        It raises an error if the lease of a row is not held, or its row was redefined. Only
+        PostgreSQL understands it.
+        """
+        statement, values = self.remove(ends) if ends[0].remove else self.settle(ends)
+        return _or_fail(statement), {**values, "wanted": len(ends)}
+
     def remove(self, ends: Sequence[Settlement]) -> Request:
         """A request that deletes each row whose lease is still held, unless it was redefined."""
         return conditional_text(self._remove, _HELD_AS_DEFINED, len(ends)), _held_values(ends)
@@ -522,6 +531,14 @@ def _held_values(ends: Sequence[Settlement]) -> dict[str, Any]:
             f"seen_status{i}": end.seen_status,
         }
     return values
+
+
+@lru_cache(maxsize=64)
+def _or_fail(statement: TextClause) -> TextClause:
+    return text(
+        f"WITH done AS ({statement.text} RETURNING 1)"  # values are bound
+        " SELECT 1 / CAST(COUNT(*) = :wanted AS INTEGER) FROM done"
+    )
 
 
 @lru_cache(maxsize=64)  # few, because the text for 200 rows takes 0.8 MB

@@ -14,12 +14,15 @@ from typing_extensions import override
 from psched.base.clock import Clock
 from psched.base.compression import compress
 from psched.base.errors import (
+    AlreadyExistsError,
     MissingDatabaseError,
     NotFoundError,
     NotSupportedError,
     StoreBusyError,
+    StoreError,
     StoreSlowError,
     StoreUnavailableError,
+    TransientStoreError,
     UnknownOutcomeError,
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
@@ -28,12 +31,18 @@ from psched.core.history.recording import lost_record
 from psched.core.history.records import RunRecord
 from psched.core.model import DELETING, Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
-from psched.core.store_protocol import Backlog, CallersTransaction, Claimed, Settled
+from psched.core.store_protocol import (
+    Backlog,
+    CallersTransaction,
+    Claimed,
+    ClaimUnknownError,
+    Settled,
+)
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
 from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
 from psched.stores.sql.claim_range import Continuing
-from psched.stores.sql.claims import AT_ANY_TIME, CompareAndSwap, choose, rows_held_by
+from psched.stores.sql.claims import AT_ANY_TIME, CompareAndSwap, SkipLocked, choose, rows_held_by
 from psched.stores.sql.conditions import Request
 from psched.stores.sql.connector import one_request
 from psched.stores.sql.dialects.callers_transaction import JoinedTransaction, callers_connection
@@ -50,6 +59,10 @@ from psched.stores.sql.table_store import TableStore, backlog_of
 if TYPE_CHECKING:
     from psched.stores.sql.alerts import SqlAlerts
     from psched.stores.sql.glances import SqlGlances
+
+_APART = 5.0
+"""The seconds for which leases are ended and rows are claimed by separate requests, after a request
+that did both has failed."""
 
 
 class SqlStore(TableStore[Statements]):
@@ -77,6 +90,8 @@ class SqlStore(TableStore[Statements]):
         self._wanted_strategy, self._only = parameters.claim_strategy, parameters.only
         self._strategy: PassingOver | None = None
         self._purged = AT_ANY_TIME
+        self._apart_until = 0.0
+        self._skips_locked: SkipLocked | None = None
         # The strategy of each server. They are stored so that psched need not probe a server again
         # after it has reconnected.
         self._known_strategies: dict[Hashable, PassingOver] = {}
@@ -290,6 +305,72 @@ class SqlStore(TableStore[Statements]):
             results |= self._in_batches(ends, write)
         return results
 
+    @override
+    @one_request
+    def settle_and_claim(
+        self,
+        settlements: Sequence[Settlement],
+        owner: str,
+        *,
+        limit: int,
+        alive_time: int,
+        shortest: int,
+        horizon: float,
+    ) -> tuple[Mapping[str, Settled], Claimed | None]:
+        strategy = self._claim_strategy()
+        joins = (
+            self._connector.dialect.ends_and_claims
+            and strategy.is_quick
+            and len(settlements) <= BATCH
+            and not self.history.refusals.paused
+            and self._clock.monotonic() >= self._apart_until
+        )
+        if joins:
+            lease = {"alive_time": alive_time, "shortest": shortest}
+            try:
+                claimed = self._claim_after(
+                    settlements,
+                    lambda: strategy.claim_quickly(owner, min(limit, BATCH), lease, horizon),
+                )
+            except UnknownOutcomeError as error:
+                self._apart_until = self._clock.monotonic() + _APART
+                raise ClaimUnknownError(owner, ()) from error
+            except (StoreError, AlreadyExistsError, _NotAllSettledError) as error:
+                # Nothing was applied. What the cause was, the requests by themselves find out.
+                self._apart_until = self._clock.monotonic() + _APART
+                if isinstance(error, TransientStoreError) and not _is_locked(error):
+                    raise
+            else:
+                return {end.key: Settled.DONE for end in settlements}, claimed
+        return self.settle(settlements), None
+
+    def _claim_after(
+        self, settlements: Sequence[Settlement], claim: Callable[[], Claimed]
+    ) -> Claimed:
+        """Apply settlements with their records, and claim, all or nothing."""
+        parts = [[end for end in settlements if end.remove is remove] for remove in (False, True)]
+        records = [record for end in settlements for record in end.records]
+        records = [] if self.history.missing is not None else records
+        if (skips := self._skips_locked) is not None:
+            skips.first = [
+                *(self._sql.settle_or_fail(ends) for ends in parts if ends),
+                *self.history.insertions(records),
+            ]
+            try:
+                return claim()
+            finally:
+                skips.first = ()
+
+        def work(connection: Connection) -> Claimed:
+            for ends in filter(None, parts):
+                request = self._sql.remove(ends) if ends[0].remove else self._sql.settle(ends)
+                if raw_execute.count(connection, *request) != len(ends):
+                    raise _NotAllSettledError
+            self.history.insert_records(connection, records)
+            return claim()
+
+        return self._connector.transact(work, patient=False)
+
     def _settle(self, ends: Sequence[Settlement], request: Request) -> Mapping[str, Settled]:
         """Apply settlements, and return the results."""
         written = self._write(*request)
@@ -446,6 +527,7 @@ class SqlStore(TableStore[Statements]):
         if self._strategy is None:
             sql = self._sql
             best = choose(self._connector, sql, self._wanted_strategy)
+            self._skips_locked = best if isinstance(best, SkipLocked) else None
             chosen = PassingOver(
                 Continuing(best, self._connector, self.now, self._clock),
                 CompareAndSwap(self._connector, sql),
@@ -493,6 +575,10 @@ def _records_of(ends: Sequence[Settlement], results: Mapping[str, Settled]) -> S
     return [each for end in ends if results[end.key] is Settled.DONE for each in end.records]
 
 
+class _NotAllSettledError(Exception):
+    """Some settlements of a transaction were not applied."""
+
+
 class _PartlyRemovedError(Exception):
     """Some rows of a batch had been removed before; a missing row does not tell who removed it."""
 
@@ -506,7 +592,7 @@ def _result_of(end: Settlement, row: Row | None) -> Settled:
     return Settled.REDEFINED if _holds(end.token, row) else Settled.PREEMPTED
 
 
-def _is_locked(error: StoreUnavailableError) -> bool:
+def _is_locked(error: TransientStoreError) -> bool:
     """Whether rows were locked; the error tells what was done to the others."""
     return isinstance(error, StoreBusyError) and not isinstance(error, StoreSlowError)
 

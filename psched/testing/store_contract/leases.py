@@ -1,11 +1,11 @@
 """Tests of leases: ``claim``, ``held``, ``extend``, ``settle``, ``update_data``, and of fences."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace as changed
 from math import floor
 
-from psched.core.model import FINISHED, QUARANTINED, WAITING, Row, Token
-from psched.core.store_protocol import Settled, Store
+from psched.core.model import FINISHED, QUARANTINED, WAITING, Row, Settlement, Token
+from psched.core.store_protocol import Claimed, Settled, Store
 from psched.testing.store_contract.bench import (
     LATER,
     LEASE,
@@ -408,6 +408,80 @@ def _is_powerless(store: Store, key: str, token: Token) -> None:
         assert was_refused, f"{name} was not refused to {token}"
         assert found(store, key) == before, f"{name} of {token} has changed the row"
     assert not [row for row in store.held(token.owner, [key]) if row.token == token]
+
+
+class EndsAndClaims:
+    """Tests of ``settle_and_claim``: a store that claims has ended all leases."""
+
+    def test_leases_end_and_what_is_due_is_claimed_by_it_or_by_a_claim(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        finished, removed = leased(store, "finished"), leased(store, "removed", "worker.2")
+        released = leased(store, "released", "worker.3")
+        add(store, "due")
+        ends = [
+            ending(finished, rest=True, status=FINISHED),
+            ending(removed, remove=True),
+            ending(released, attempt=0),
+        ]
+        results, claimed = _end_and_claim(store, ends, "worker.4")
+        assert results == dict.fromkeys(("finished", "removed", "released"), Settled.DONE)
+        rows = (claimed or claim(store, "worker.4")).rows
+        rows = [*rows, *claim(store, "worker.5").rows]
+        assert {row.key for row in rows} == {"due", "released"}
+        assert {row.owner for row in rows} <= {"worker.4", "worker.5"}
+        assert {row.key: row.token for row in store.rows() if row.owner} == {
+            row.key: row.token for row in rows
+        }
+        assert found(store, "finished").status == FINISHED
+        assert store.get("removed") is None
+
+    def test_who_repeats_it_is_told_that_the_leases_have_ended(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        held = leased(store, "k")
+        end = ending(held, rest=True, status=FINISHED)
+        for owner in ("worker.2", "worker.3"):
+            results, _ = _end_and_claim(store, [end], owner)
+            assert results == {"k": Settled.DONE}
+        assert found(store, "k").settled_by == str(held.token)
+
+    def test_nothing_is_claimed_if_a_lease_was_lost(self, backend_factory: BackendFactory) -> None:
+        one, other = backend_factory(), backend_factory()
+        (lost,) = leased_for_a_moment(one, "lost")
+        claim(other, "w.2")
+        held = leased(one, "held", "worker.2")
+        add(one, "due")
+        ends = [ending(row, rest=True, status=FINISHED) for row in (lost, held)]
+        assert _end_and_claim(one, ends, "worker.3") == (
+            {"lost": Settled.PREEMPTED, "held": Settled.DONE},
+            None,
+        )
+        assert found(one, "due").owner is None
+        assert found(one, "lost").owner == "w.2"
+
+    def test_nothing_is_claimed_if_a_row_was_redefined(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        held, other = leased(store, "k"), leased(store, "other", "worker.2")
+        seen = found(store, "k")
+        assert store.replace(seen, changed(seen, data='{"new":1}'))
+        add(store, "due")
+        ends = [ending(row, rest=True, status=FINISHED) for row in (held, other)]
+        assert _end_and_claim(store, ends, "worker.3") == (
+            {"k": Settled.REDEFINED, "other": Settled.DONE},
+            None,
+        )
+        assert (found(store, "k").token, found(store, "due").owner) == (held.token, None)
+
+
+def _end_and_claim(
+    store: Store, ends: list[Settlement], owner: str
+) -> tuple[Mapping[str, Settled], Claimed | None]:
+    return store.settle_and_claim(ends, owner, limit=10, alive_time=LEASE, shortest=1, horizon=0)
 
 
 class Fencing:

@@ -83,6 +83,7 @@ class Dialect:
             has no such clusters.
         skips_locked: whether `psched.stores.sql.claims` uses `SkipLocked` if the server supports
             it.
+        ends_and_claims: whether leases are ended and rows are claimed in one transaction.
         host_clock: whether the store's clock is this host's clock. If so, psched must detect when a
             user sets the clock while tasks run.
         driver: SQLAlchemy's name of the driver whose connections ``connect`` can open.
@@ -149,6 +150,7 @@ class Dialect:
     catch_up: tuple[str, str] | None
     node_state: str | None
     skips_locked: bool
+    ends_and_claims: bool
     host_clock: bool
     driver: str
     connect: Callable[[Mapping[str, Any], Budget], Any]

@@ -324,6 +324,7 @@ MYSQL = Dialect(
     # SKIP LOCKED was faster only when several workers claimed many rows at a time. It is useless
     # in a Galera cluster, because a node ignores the row locks of the other nodes.
     skips_locked=False,
+    ends_and_claims=False,
     host_clock=False,
     driver="pymysql",
     connect=_connect,

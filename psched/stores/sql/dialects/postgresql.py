@@ -152,9 +152,7 @@ def _connect_args(timeout: float, tls: Tls | None) -> Mapping[str, object]:
         "client_encoding": "utf8",
         "application_name": "psched",
         "autocommit": True,
-        # Prepared statements are off, because a pooler between psched and the server might run each
-        # statement in another session.
-        "prepare_threshold": None,
+        "prepare_threshold": None,  # see `_begin_session`
     }
 
 
@@ -262,7 +260,7 @@ _SESSION = "; ".join(
         # collect and sort all of them for each claim, instead of reading only the first rows
         # through the index.
         "SET enable_bitmapscan = off",
-        f"SELECT {_READ_ONLY}",
+        f"SELECT {_READ_ONLY}, pg_backend_pid()",
     )
 )
 """The statements that set up a session, sent as one request.
@@ -271,9 +269,18 @@ They are not sent as connection options, because poolers refuse such options.
 """
 
 
+_PREPARED_AFTER = 3
+"""A statement that was sent so many times is prepared."""
+
+
 def _begin_session(connection: Connection, milliseconds: int) -> ServerInfo:
-    [[replica]] = raw_execute.rows_of_script(connection, _SESSION.format(milliseconds=milliseconds))
+    script = _SESSION.format(milliseconds=milliseconds)
+    [[replica, pid]] = raw_execute.rows_of_script(connection, script)
     opened: Any = connection.connection.driver_connection
+    if pid == opened.info.backend_pid:
+        # The server plans a statement once that a worker sends all the time. A pooler tells another
+        # number; it might run each statement in another session, which does not know the first one.
+        opened.prepare_threshold = _PREPARED_AFTER
     return ServerInfo(replica=replica, version=opened.info.server_version)
 
 
@@ -351,6 +358,7 @@ POSTGRESQL = Dialect(
     catch_up=None,
     node_state=None,
     skips_locked=True,
+    ends_and_claims=True,
     host_clock=False,
     driver="psycopg",
     connect=_connect,
