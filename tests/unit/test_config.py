@@ -22,7 +22,7 @@ from psched.config.kinds import EVERYWHERE, Choice, Flag, Networks, Programs, Ty
 from psched.config.monitoring import PARTS, Expect
 from psched.config.reference import json_schema, summary, texts
 from psched.config.settings import OF_A_TYPE
-from psched.config.urls import Tls
+from psched.config.urls import Tls, redis_address
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "etc" / "psched.yml.example"
@@ -1303,6 +1303,14 @@ def test_a_password_is_read_from_its_file_without_the_last_newline(keep, mode):
     assert config.safe_url == "mysql+pymysql://ann:***@db/x?charset=utf8"
     assert config.password_file == file
     assert "cr@et" not in repr(config)
+
+
+def test_the_address_of_a_redis_server_shows_no_password():
+    url = "redis+sentinel://ann:s3cret@h:1,i:2/name/0?sentinel_password=c4n4ry"
+    shown = repr(redis_address(url))
+    assert "h:1,i:2/name/0" in shown
+    assert "s3cret" not in shown
+    assert "c4n4ry" not in shown
 
 
 def test_a_credential_that_names_a_file_is_the_file_and_not_its_content(keep, tmp_path):
