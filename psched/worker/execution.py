@@ -335,9 +335,8 @@ class Execution:
         self.gateway.keep_leases()
         # Leases that count as lost are settled nevertheless: if an earlier settlement has ended
         # such a lease, and only its answer was lost, the store recognises the repetition.
-        endings = [
-            self._ending(task) for task in self.tasks.running.values() if self.has_ended(task)
-        ]
+        ended = [task for task in self.tasks.running.values() if self.has_ended(task)]
+        endings = [self._ending(task) for task in ended]
         # What is given back has no record, unless somebody has stopped or cancelled it meanwhile.
         endings += [
             Ending(row, Release(), history=history_setting(row, self._settings))
@@ -351,9 +350,11 @@ class Execution:
                 for ending in endings
             ]
         asked = self._clock.monotonic()
-        # A claim follows, whose rows can take the slots: with this request, or by itself.
+        # A claim follows, whose rows can take the slots: with this request, or by itself if what
+        # was given back, or what a hold keeps back, is not to be claimed before.
         self.pacing.next_poll = 0.0
-        claim = None if self.unknown.claims else self._prepare_claim(len(endings))
+        apart = self.unknown.claims or self.unstarted.releases or any(task.hold for task in ended)
+        claim = None if apart else self._prepare_claim(len(endings))
         write = None if claim is None else partial(self._send_both, claim)
         try:
             results = self._settler.settle(self._store, endings, write)
