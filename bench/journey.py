@@ -110,7 +110,7 @@ class Recorder:
             self._stack.pop()
         if code.co_qualname == "SqlStore.claim" and result is not None and result.rows:
             self._holds = True
-        if code.co_qualname == "SqlStore.settle" and self._holds:
+        if code.co_qualname in {"SqlStore.settle", "SqlStore.settle_and_claim"} and self._holds:
             self._holds = False
             self._write("settled")
 
@@ -183,7 +183,7 @@ def _task(fleet: "Fleet") -> dict[str, dict[str, Any]]:
         fleet.stop()
         worker = _last(records, "settled")
         # The fork server does not go through this file.
-        runner = _last(records, "exit", "runner/stop.py")
+        runner = _last(records, "exit", "runner/python_exit.py")
     return {"worker": _counted(worker), "runner": _counted(runner)}
 
 

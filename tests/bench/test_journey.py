@@ -11,8 +11,8 @@ from pathlib import Path
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 LIMITS = {
-    "worker": {"files": 53, "calls": 400, "depth": 19},
-    "runner": {"files": 13, "calls": 30, "depth": 7},
+    "worker": {"files": 53, "calls": 400, "depth": 24},
+    "runner": {"files": 21, "calls": 50, "depth": 11},
     "add": {"files": 72, "modules": 120},
     "list": {"files": 62, "modules": 120},
     "help": {"files": 12, "modules": 25},
