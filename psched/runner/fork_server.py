@@ -202,12 +202,12 @@ class ForkServer:
     def fork(self, count: int) -> list[Born]:
         """Order runners, unless an earlier order was not answered yet, and wait for the answer."""
         until = self._clock.monotonic() + self._hold_up
-        while not (self.is_own or self.channel.closed) and self._clock.monotonic() < until:
+        while not (self.has_loaded or self.channel.closed) and self._clock.monotonic() < until:
             self.receive(until - self._clock.monotonic())
-        if not self.is_own:
-            if self.channel.closed:
-                raise BrokenPipeError("the fork server has died")
-            raise TimeoutError("the fork server is starting")
+        if self.channel.closed or self.failure is not None:
+            raise BrokenPipeError("the fork server has died")
+        if not self.has_loaded:
+            raise TimeoutError("the fork server is loading the handlers")
         if not self._ordered:
             self._order(min(count, MOST_AT_ONCE, len(self._free)))
         until = self._owed.get(_ORDER, self._clock.monotonic()) + self._hold_up
@@ -232,7 +232,7 @@ class ForkServer:
         If an earlier order was not answered yet, or no slot is free, nothing is ordered.
         """
         count = min(count, MOST_AT_ONCE, len(self._free))
-        if count > 0 and self.is_own and not self._ordered:
+        if count > 0 and self.has_loaded and not self._ordered:
             self._order(count, programs=programs)
 
     def late(self) -> list[Born]:

@@ -615,8 +615,9 @@ class ForkingRunnerPool(RunnerPool):
                 tree.send(server.pid, signal.SIGKILL)
             self._fall_back()
             return
-        if server.failure is not None:
+        if server.failure is not None or not server.has_loaded:
             self._start_at = self._clock.monotonic() + _LOAD_PAUSE
+        if server.failure is not None:
             how = f"the handlers cannot be loaded: {server.failure}"
         elif server.channel.fault is not None:
             how = f"it has sent {server.channel.fault}"

@@ -227,6 +227,7 @@ def serve(
     try:
         dispatch = load_handlers(named)
         opened = UserDescriptors(own)
+        attach(log)
         if "psched.service.functions" in sys.modules:
             from psched.service.functions import App  # noqa: PLC0415
 
@@ -240,6 +241,8 @@ def serve(
             tasks=plan["tasks"],
             hooks=dispatch or Dispatch(),
         )
+        for number in inbox.take_over():
+            _log.error("a module has replaced the handler of %s, which psched needs", number.name)
         prepare()
         _try_fork()
     except (LoadError, RuntimeError) as error:
@@ -248,9 +251,6 @@ def serve(
         _log.error("%s", error, exc_info=error.__cause__)
         channel.send({"loaded": None, "failed": brief(str(error)), "programs": False})
         return _NOT_LOADED
-    attach(log)
-    for number in inbox.take_over():
-        _log.error("a module has replaced the handler of %s, which psched needs", number.name)
     if plan["is_first"]:  # the others have opened the same
         for text in opened.lost():
             _log.warning("%s", text)

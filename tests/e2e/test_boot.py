@@ -154,7 +154,7 @@ def test_a_worker_that_ends_before_it_is_ready_is_not_started_over_and_over(serv
     master = service.start(generation=0)
 
     log = master.wait_for_log(r"worker 1 .* started", count=4)
-    times = re.findall(r"^(\S+) .* worker 1 .* (?:started|exited)", log, re.MULTILINE)
+    times = re.findall(r"^(\S+) .* master worker 1 .* (?:started|exited)", log, re.MULTILINE)
     begun, ended = (list(map(datetime.fromisoformat, times[first:7:2])) for first in (0, 1))
     pauses = [(next_ - end).total_seconds() for end, next_ in zip(ended, begun[1:], strict=True)]
     # The first is followed at once; then come a second and two, each with a fifth more or less.
