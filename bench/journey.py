@@ -182,8 +182,7 @@ def _task(fleet: "Fleet") -> dict[str, dict[str, Any]]:
             ended = fleet.wait_for_ends(key, [key], ended)
         fleet.stop()
         worker = _last(records, "settled")
-        # The fork server does not go through this file.
-        runner = _last(records, "exit", "runner/python_exit.py")
+        runner = _last(records, "exit", of_runner=True)
     return {"worker": _counted(worker), "runner": _counted(runner)}
 
 
@@ -208,12 +207,16 @@ def _recorded(fleet: "Fleet") -> "Iterator[Path]":
         fleet.env = before
 
 
-def _last(records: Path, why: str, *files: str) -> dict[str, Any]:
-    """The last record of a kind; of a process that went through one of these files, if given."""
+def _last(records: Path, why: str, *, of_runner: bool = False) -> dict[str, Any]:
+    """The last record of a kind, or the last of a runner that has run a task."""
     found = sorted(records.glob(f"{why}.*.json"), key=lambda path: path.stat().st_mtime_ns)
     read = [json.loads(path.read_text()) for path in found]
+    # Workers have channels to fork servers, and these to them.
     return next(
-        each for each in reversed(read) if not files or not {*files}.isdisjoint(each["files"])
+        each
+        for each in reversed(read)
+        if not of_runner
+        or ("application/task.py" in each["files"] and "process/channel.py" not in each["files"])
     )
 
 
