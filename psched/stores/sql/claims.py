@@ -84,6 +84,7 @@ EVERYWHERE = Range()
 class Strategy(Protocol):
     """A way to claim the due rows of one table."""
 
+    first: Sequence[Request]
     name: str
     """The strategy's name in the setting ``claim_strategy``."""
 
@@ -155,13 +156,10 @@ class SkipLocked(Strategy):
         first, self.first = self.first, ()
         statement = self._sql.claim_unlocked
         try:
-            found = self._connector.run(
-                lambda c: (
-                    raw_execute.rows_after(c, first, statement, values)
-                    if first
-                    else raw_execute.rows(c, statement, values)
-                )
-            )
+            if first:
+                found = self._connector.rows_after(first, statement, values)
+            else:
+                found = self._connector.run(lambda c: raw_execute.rows(c, statement, values))
         except UnknownOutcomeError as error:
             raise ClaimUnknownError(owner, ()) from error
         except InvalidValueError:
@@ -184,11 +182,16 @@ class SkipLocked(Strategy):
 
 
 class CompareAndSwap(Strategy):
-    """Claims due rows by reading them, and then claiming those that have not changed since."""
+    """Claims due rows by reading them, and then claiming those that have not changed since.
+
+    Attributes:
+        first: what the next claim sends before it reads, in a transaction of its own.
+    """
 
     name = "cas"
 
     def __init__(self, connector: Connector, sql: Statements) -> None:
+        self.first: Sequence[Request] = ()
         self._connector = connector
         self._sql = sql
         self._checks_clock = connector.dialect.host_clock
@@ -237,7 +240,11 @@ class CompareAndSwap(Strategy):
         statement, values = reading
         if self._checks_clock:
             values |= {**lease, "since_step": self._connector.clock_steps.seconds_since()}
-        rows = self._connector.read(lambda c: raw_execute.rows(c, statement, values))
+        first, self.first = self.first, ()
+        if first:
+            rows = self._connector.rows_after(first, statement, values)
+        else:
+            rows = self._connector.read(lambda c: raw_execute.rows(c, statement, values))
         if not rows:
             return None, rows
         self._connector.refuse_read_only(rows[0][READ_ONLY])

@@ -286,6 +286,23 @@ class Connector:
 
         return self.run(within)
 
+    def rows_after(
+        self,
+        first: Sequence[tuple[TextClause, Mapping[str, Any]]],
+        statement: TextClause,
+        values: Mapping[str, Any],
+    ) -> Sequence[Columns]:
+        """Send statements that write, all or nothing, and a query; return the rows of the query."""
+
+        def work(connection: Connection) -> Sequence[Columns]:
+            try:
+                return raw_execute.rows_after(connection, first, statement, values)
+            except BaseException as error:
+                self._roll_back(connection, error)
+                raise
+
+        return self.run(work)
+
     def query(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Columns]:
         """Send a query; return all rows of its result."""
         return self.read(lambda c: raw_execute.rows(c, statement, values))

@@ -158,11 +158,10 @@ class HistoryStatements:
         inserted = [name for name in RUN_COLUMNS if name != "id"]
         self.insert_run = self.runs.insertion(inserted, ignore=self.runs.ignore)
         types = {name: "TEXT" if name in _WORDS else "BIGINT" for name in inserted}
-        self.runs_of_arrays = (
-            Insertion(self.runs.quoted, types, {}, dialect, quote, ignore=self.runs.ignore)
-            if dialect.arrays
-            else None
+        self.many_runs = Insertion(
+            self.runs.quoted, types, {}, dialect, quote, ignore=self.runs.ignore
         )
+        self.has_arrays = dialect.arrays
         self._earlier = (
             f"SELECT {self.runs.columns} FROM {self._runs}"
             f" WHERE {self._key} = :key AND scheduled_time <= :covering"
@@ -611,7 +610,7 @@ class SqlHistory(SideStore, KeepsHistory):
 
     def insert_records(self, connection: Connection, records: Sequence[RunRecord]) -> None:
         """Insert records on the connection of a transaction, except those that exist already."""
-        if self._sql.runs_of_arrays is not None:
+        if self._sql.has_arrays:
             for request in self.insertions(records):
                 self._connector.step()
                 raw_execute.count(connection, *request)
@@ -623,12 +622,10 @@ class SqlHistory(SideStore, KeepsHistory):
             raw_execute.repeat(connection, self._sql.insert_run, batch)
 
     def insertions(self, records: Sequence[RunRecord]) -> list[Request]:
-        """Requests that insert records, except those that exist already, on PostgreSQL."""
-        if (insertion := self._sql.runs_of_arrays) is None:
-            return []
+        """Requests that insert records, except those that exist already."""
         values = [[*run_values(record).values()] for record in records]
         return [
-            insertion.request(values[start : start + INSERT_BATCH])
+            self._sql.many_runs.request(values[start : start + INSERT_BATCH])
             for start in range(0, len(values), INSERT_BATCH)
         ]
 

@@ -29,7 +29,7 @@ from psched.base.clock import Clock
 from psched.base.errors import StoreError
 from psched.core.store_protocol import Claimed
 from psched.stores.sql.claim_range import Continuing
-from psched.stores.sql.claims import EVERYWHERE, CompareAndSwap, Place, Range
+from psched.stores.sql.claims import EVERYWHERE, CompareAndSwap, Place, Range, Strategy
 from psched.stores.sql.pauses import HeldBack, held_back_by
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.statements import Statements
@@ -99,6 +99,7 @@ class PassingOver:
         by_key: claims the rows that the search has found.
         held_back: the statement that reads which rules hold.
         only: the types of the rows that are claimed; empty means all types.
+        sender: sends other statements with the first one of a claim; None if nobody can.
     """
 
     def __init__(
@@ -111,7 +112,9 @@ class PassingOver:
         query: Query,
         clock: Clock,
         only: Sequence[str],
+        sender: Strategy | None,
     ) -> None:
+        self.sender = sender
         self.name = inner.name
         self._inner = inner
         self._by_key = by_key

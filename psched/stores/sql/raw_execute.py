@@ -39,11 +39,14 @@ def rows_after(
 ) -> Sequence[Columns]:
     """Send statements and a query in one round trip; return the rows of the query.
 
-    All of them are one transaction. The driver must be psycopg.
+    With psycopg, all of them are one transaction. With PyMySQL, it is committed before the query,
+    and after an error it has to be rolled back.
     """
     driver_error = connection.dialect.loaded_dbapi.Error
+    by_pipeline = connection.dialect.driver == "psycopg"
+    send_all = _last_of_pipeline if by_pipeline else _last_of_script
     try:
-        cursor = _last_of_pipeline(connection, driver_error, (*first, (statement, values)))
+        cursor = send_all(connection, driver_error, (*first, (statement, values)))
         found: Sequence[Columns] = cursor.fetchall()
     except driver_error as error:
         raise DBAPIError(str(statement), None, error, hide_parameters=True) from None
@@ -51,6 +54,23 @@ def rows_after(
         connection.invalidate()  # as in `_execute`
         raise
     return found
+
+
+def _last_of_script(
+    connection: Connection,
+    _driver_error: type[Exception],
+    requests: Sequence[tuple[ClauseElement, Mapping[str, Any]]],
+) -> Any:  # noqa: ANN401  # PEP 249
+    cursor: Any = connection.connection.cursor()
+    texts = ["BEGIN"]
+    for statement, values in requests:
+        compiled = _compile(statement, connection.dialect)
+        texts.append(cursor.mogrify(compiled.text, compiled.bind(values)))
+    texts.insert(-1, "COMMIT")
+    cursor.execute(";".join(texts))
+    for _ in texts[1:]:
+        cursor.nextset()
+    return cursor
 
 
 def _last_of_pipeline(

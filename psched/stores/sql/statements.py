@@ -361,6 +361,7 @@ class Statements:
             ("next_run_time", next_run_time),
         )
         self._remove = f"DELETE FROM {table} WHERE "
+        self._all_or_fail = dialect.all_or_fail
 
     def select(self, keys: Sequence[str]) -> Request:
         """A request that reads the rows with these keys."""
@@ -426,14 +427,14 @@ class Statements:
             values |= {f"{name}{i}": v for i, v in enumerate(each[:1] if name in same else each)}
         return _settle_text(self._settle, self._settled, len(ends), same), values
 
-    def settle_or_fail(self, ends: Sequence[Settlement]) -> Request:
-        """A request like `settle` or `remove`, whatever the first one needs.
+    def settle_or_fail(self, ends: Sequence[Settlement]) -> list[Request]:
+        """Requests like `settle` or `remove`, whatever the first one needs.
 
-        It raises an error if the lease of a row is not held, or its row was redefined. Only
-        PostgreSQL understands it.
+        They raise an error if the lease of a row is not held, or its row was redefined.
         """
         statement, values = self.remove(ends) if ends[0].remove else self.settle(ends)
-        return _or_fail(statement), {**values, "wanted": len(ends)}
+        given = {**values, "wanted": len(ends)}
+        return [(_or_fail(part, statement), given) for part in self._all_or_fail]
 
     def remove(self, ends: Sequence[Settlement]) -> Request:
         """A request that deletes each row whose lease is still held, unless it was redefined."""
@@ -534,11 +535,8 @@ def _held_values(ends: Sequence[Settlement]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def _or_fail(statement: TextClause) -> TextClause:
-    return text(
-        f"WITH done AS ({statement.text} RETURNING 1)"  # values are bound
-        " SELECT 1 / CAST(COUNT(*) = :wanted AS INTEGER) FROM done"
-    )
+def _or_fail(part: str, statement: TextClause) -> TextClause:
+    return text(part.format(statement.text))
 
 
 @lru_cache(maxsize=64)  # few, because the text for 200 rows takes 0.8 MB

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 from functools import cached_property, partial
+from itertools import chain
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,13 @@ from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
 from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
 from psched.stores.sql.claim_range import Continuing
-from psched.stores.sql.claims import AT_ANY_TIME, CompareAndSwap, SkipLocked, choose, rows_held_by
+from psched.stores.sql.claims import (
+    AT_ANY_TIME,
+    CompareAndSwap,
+    SkipLocked,
+    choose,
+    rows_held_by,
+)
 from psched.stores.sql.conditions import Request
 from psched.stores.sql.connector import one_request
 from psched.stores.sql.dialects.callers_transaction import JoinedTransaction, callers_connection
@@ -91,7 +98,6 @@ class SqlStore(TableStore[Statements]):
         self._strategy: PassingOver | None = None
         self._purged = AT_ANY_TIME
         self._apart_until = 0.0
-        self._skips_locked: SkipLocked | None = None
         # The strategy of each server. They are stored so that psched need not probe a server again
         # after it has reconnected.
         self._known_strategies: dict[Hashable, PassingOver] = {}
@@ -319,7 +325,7 @@ class SqlStore(TableStore[Statements]):
     ) -> tuple[Mapping[str, Settled], Claimed | None]:
         strategy = self._claim_strategy()
         joins = (
-            self._connector.dialect.ends_and_claims
+            (strategy.sender is not None or self._connector.dialect.is_file)
             and strategy.is_quick
             and len(settlements) <= BATCH
             and not self.history.refusals.paused
@@ -351,15 +357,13 @@ class SqlStore(TableStore[Statements]):
         parts = [[end for end in settlements if end.remove is remove] for remove in (False, True)]
         records = [record for end in settlements for record in end.records]
         records = [] if self.history.missing is not None else records
-        if (skips := self._skips_locked) is not None:
-            skips.first = [
-                *(self._sql.settle_or_fail(ends) for ends in parts if ends),
-                *self.history.insertions(records),
-            ]
+        if (sender := self._claim_strategy().sender) is not None:
+            ends_of = map(self._sql.settle_or_fail, filter(None, parts))
+            sender.first = [*chain.from_iterable(ends_of), *self.history.insertions(records)]
             try:
                 return claim()
             finally:
-                skips.first = ()
+                sender.first = ()
 
         def work(connection: Connection) -> Claimed:
             for ends in filter(None, parts):
@@ -527,7 +531,8 @@ class SqlStore(TableStore[Statements]):
         if self._strategy is None:
             sql = self._sql
             best = choose(self._connector, sql, self._wanted_strategy)
-            self._skips_locked = best if isinstance(best, SkipLocked) else None
+            dialect = self._connector.dialect
+            can_send = isinstance(best, SkipLocked) or not dialect.skips_locked
             chosen = PassingOver(
                 Continuing(best, self._connector, self.now, self._clock),
                 CompareAndSwap(self._connector, sql),
@@ -536,6 +541,7 @@ class SqlStore(TableStore[Statements]):
                 query=self._query,
                 clock=self._clock,
                 only=self._only,
+                sender=best if can_send and dialect.all_or_fail else None,
             )
             # `server` is read after `choose`, which may have connected to another server.
             self._strategy = self._known_strategies[self._connector.server] = chosen

@@ -26,6 +26,7 @@ WRITES = frozenset(
     {
         *("add", "replace", "replace_and_record", "delete", "update_data", "change_pause_rules"),
         *("claim", "hold", "release", "extend", "settle", "recover", "purge"),
+        "settle_and_claim",
         *("record", "trim", "trim_key", "beat", "audit"),
     }
 )
@@ -40,7 +41,7 @@ _PARTS = {
 }
 """The attributes of a store that have these methods; the store itself has the others."""
 
-_GRANTS = frozenset({"claim", "hold"})
+_GRANTS = frozenset({"claim", "hold", "settle_and_claim"})
 """The requests whose loss leaves a row that nobody else can have for a while."""
 
 _SLOW = 0.01  # how many of the ways take up to a second
@@ -153,8 +154,8 @@ class Network:
         return call()
 
     def _unknown(self, name: str, arguments: tuple[Any, ...]) -> Exception:
-        if name == "claim":
-            return ClaimUnknownError(arguments[0], ())
+        if name in {"claim", "settle_and_claim"}:
+            return ClaimUnknownError(arguments[name != "claim"], ())
         kind = UnknownOutcomeError if name in WRITES else StoreUnavailableError
         return kind("the store did not answer")
 

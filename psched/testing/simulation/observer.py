@@ -22,6 +22,13 @@ _PRECISION = 0.001
 """By how many seconds the time that a store tells can differ from the one that it uses."""
 
 
+def _part_for(name: str, arguments: tuple[Any, ...], key: str) -> str:
+    """The request that has changed a row, if one request may do what two others do."""
+    if name != "settle_and_claim":
+        return name
+    return "settle" if any(end.key == key for end in arguments[0]) else "claim"
+
+
 class Observer:
     """Compares the rows before and after each request."""
 
@@ -63,7 +70,7 @@ class Observer:
             was, is_ = before.get(key), after.get(key)
             if was is not is_ and was != is_:
                 self.changes += 1
-                self._check(name, arguments, was, is_, now)
+                self._check(_part_for(name, arguments, key), arguments, was, is_, now)
                 if process.host.name == PEOPLE and _begins_series(name, was, is_):
                     self._note_series(process, key, name)
                 if name == "extend" and is_ is not None and (alive := self._alive(is_)) is not None:

@@ -83,7 +83,8 @@ class Dialect:
             has no such clusters.
         skips_locked: whether `psched.stores.sql.claims` uses `SkipLocked` if the server supports
             it.
-        ends_and_claims: whether leases are ended and rows are claimed in one transaction.
+        all_or_fail: statements that change rows by the statement ``{}``, and fail unless their
+            number is ``:wanted``, for requests of many statements; empty if there are none.
         host_clock: whether the store's clock is this host's clock. If so, psched must detect when a
             user sets the clock while tasks run.
         driver: SQLAlchemy's name of the driver whose connections ``connect`` can open.
@@ -150,7 +151,7 @@ class Dialect:
     catch_up: tuple[str, str] | None
     node_state: str | None
     skips_locked: bool
-    ends_and_claims: bool
+    all_or_fail: tuple[str, ...] = ()
     host_clock: bool
     driver: str
     connect: Callable[[Mapping[str, Any], Budget], Any]

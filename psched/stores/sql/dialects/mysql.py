@@ -170,6 +170,8 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
     from psched.stores.sql.dialects.pymysql_connection import PyMySQLConnection  # noqa: PLC0415
 
     others = {name: value for name, value in arguments.items() if name != "tls"}
+    # See `raw_execute.rows_after`.
+    others["client_flag"] = others.get("client_flag", 0) | pymysql.constants.CLIENT.MULTI_STATEMENTS
     tls = arguments.get("tls")
     if tls is not None:
         try:
@@ -324,7 +326,8 @@ MYSQL = Dialect(
     # SKIP LOCKED was faster only when several workers claimed many rows at a time. It is useless
     # in a Galera cluster, because a node ignores the row locks of the other nodes.
     skips_locked=False,
-    ends_and_claims=False,
+    # A larger number does not exist. Divisions by zero do not fail in a query.
+    all_or_fail=("{}", "SELECT 18446744073709551615 + (ROW_COUNT() <> :wanted)"),
     host_clock=False,
     driver="pymysql",
     connect=_connect,

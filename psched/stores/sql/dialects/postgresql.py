@@ -358,7 +358,9 @@ POSTGRESQL = Dialect(
     catch_up=None,
     node_state=None,
     skips_locked=True,
-    ends_and_claims=True,
+    all_or_fail=(
+        "WITH done AS ({} RETURNING 1) SELECT 1 / CAST(COUNT(*) = :wanted AS INTEGER) FROM done",
+    ),
     host_clock=False,
     driver="psycopg",
     connect=_connect,

@@ -284,7 +284,6 @@ SQLITE = Dialect(
     catch_up=None,
     node_state=None,
     skips_locked=False,
-    ends_and_claims=True,
     host_clock=True,
     driver="",
     connect=lambda _arguments, _budget: None,
