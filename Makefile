@@ -1,6 +1,6 @@
 # What a developer does often. The work itself is in bin/ and .ci/.
 
-.PHONY: test quick lint format demo man docs
+.PHONY: test quick lint format bench demo man docs
 
 test:
 	bin/test
@@ -13,6 +13,9 @@ lint:
 
 format:
 	ruff="$$(bin/venv lint)/bin/ruff" && "$$ruff" check --fix --exit-zero . && "$$ruff" format .
+
+bench:
+	venv="$$(bin/venv test)" && "$$venv/bin/python" bench/table.py
 
 demo:
 	bin/demo

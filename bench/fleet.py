@@ -1,5 +1,6 @@
 """A running psched, in a folder of its own, and what its tasks have noted."""
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -8,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,7 +18,7 @@ from sqlalchemy.engine import make_url
 
 import psched
 from harness import BENCH, Measured, make_store, memory, tell
-from meter import Meter, counting, cpu_of_tree
+from meter import Meter, counting, spent_by_tree
 from psched.app import read_config
 from support.processes import children, runners, title
 from support.service import SUPPORT, Master
@@ -101,8 +103,8 @@ class Fleet:
         self._starts = self.folder / "starts"
         self._starts.touch()
         self.table = table
-        self.sql = Sql(url, table)
         self._backend = make_url(url).get_backend_name()
+        self.sql: Any = None if self._backend == "redis" else Sql(url, table)
         self.gate = self.folder / "gate"
         self.env = {
             "PATH": os.environ["PATH"],
@@ -244,8 +246,9 @@ class Fleet:
         if (left := due - BEFORE - time.time()) < 0:
             tell(f"the push took {-left:.1f} s too long: its tasks cost more than is shown")
         time.sleep(max(0.0, left))
-        with self.sql.session() as ask, counting(self._backend, ask) as counts:
-            with Meter(lambda: cpu_of_tree(self.master.pid), Measured.server) as meter:
+        session = self.sql.session() if self.sql else contextlib.nullcontext()
+        with session as ask, counting(self._backend, ask) as counts:
+            with Meter(partial(spent_by_tree, self.master.pid), Measured.server) as meter:
                 starts = self.wait_for_ends(prefix, keys, ask=ask)
             rss = memory(self.workers[0])["rss"]
         costs = meter.costs(count, starts[0].at, starts[-1].at)
@@ -284,11 +287,14 @@ class Fleet:
         ask = ask or self.sql
         self.wait_for_starts(len(before) + len(keys))
         statement = "SELECT count(*) FROM {table} WHERE id LIKE :keys AND status = 'finished'"
-        wait_until(
-            lambda: next(iter(ask(statement, keys=f"{prefix}%")))[0] >= len(keys),
-            timeout=PATIENCE,
-            what="their ends",
-        )
+
+        def ended() -> int:
+            if ask is not None:
+                return next(iter(ask(statement, keys=f"{prefix}%")))[0]
+            with self.schedules() as schedules:
+                return sum(1 for _ in schedules.list(prefix=prefix, status="finished"))
+
+        wait_until(lambda: ended() >= len(keys), timeout=PATIENCE, what="their ends")
         starts = self.starts()
         once((start.key for start in starts), [*keys, *(start.key for start in before)])
         return starts

@@ -34,6 +34,12 @@ def fork(count: str, notes: str, _place: str) -> None:
             _forked(lambda: _note(notes))
 
 
+def lean(count: str, notes: str, _place: str) -> None:
+    """The same in a process that is executed anew, and loads nothing."""
+    program = Path(__file__).with_name("floor_lean.py")
+    os.execv(sys.executable, [sys.executable, "-I", "-S", str(program), count, notes])  # noqa: S606
+
+
 def db(url: str, count: str, notes: str, place: str) -> None:
     """Commit an update of a row by the driver alone, fork, wait, and commit another update."""
     update = _updates(url, int(place))
@@ -68,6 +74,7 @@ def look(url: str, seconds: str, place: str) -> None:
 
 FLOORS = {
     "fork": fork,
+    "lean": lean,
     "db": db,
     "sleep": sleep,
     "look": look,
@@ -80,10 +87,11 @@ def _measured(count: int, *, large: bool = False) -> Iterator[dict[str, Any]]:
         _grow()
     _say(_rss())
     sys.stdin.readline()
-    spent = _cpu()
+    cpu, faults = _spent()
     told: dict[str, Any] = {"count": count, "begin": time.time()}
     yield told
-    told |= {"end": time.time(), "cpu": _cpu() - spent}
+    end, (cpu_after, faults_after) = time.time(), _spent()
+    told |= {"end": end, "cpu": cpu_after - cpu, "faults": faults_after - faults}
     _say(told)
 
 
@@ -124,7 +132,12 @@ def _asks(url: str, table: str) -> Callable[[], Any]:
 
 
 def _updates(url: str, place: int) -> Callable[[], Any]:
-    """A function that updates one row of a table, and commits."""
+    """A function that updates one row of a table, and commits; on Redis, it increments a key."""
+    if url.startswith("redis"):
+        from redis import Redis  # noqa: PLC0415
+
+        client = Redis.from_url(url)
+        return lambda: client.incr(f"floor{place}")
     table = f"floor{place}"
     cursor = _made(url, table)
     return lambda: cursor.execute(f"UPDATE {table} SET n = n + 1 WHERE id = 1")  # noqa: S608
@@ -171,10 +184,11 @@ def _rss() -> float:
     return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
 
 
-def _cpu() -> float:
-    """The seconds that this process and its children that have ended have worked."""
-    spent = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(each.ru_utime + each.ru_stime for each in spent)
+def _spent() -> tuple[float, int]:
+    """The seconds and the page faults of this process and its children that have ended."""
+    spent = [*map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))]
+    cpu = sum(each.ru_utime + each.ru_stime for each in spent)
+    return cpu, sum(each.ru_minflt + each.ru_majflt for each in spent)
 
 
 def _say(what: object) -> None:

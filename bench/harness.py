@@ -17,7 +17,7 @@ BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from meter import Meter, cpu_of_tree  # noqa: E402
+from meter import Meter, Spent, cpu_of_tree  # noqa: E402
 from support.big_tables import fill, joined, number  # noqa: E402
 from support.servers import MariaDB, PostgreSQL, Redis  # noqa: E402
 from support.stores import Sql, make_store  # noqa: E402
@@ -50,7 +50,7 @@ FLAGS = {
     Redis: (),
 }
 
-FLOORS = ("floor_db", "floor_fork")
+FLOORS = ("floor_db", "floor_fork", "floor_lean")
 """The yardsticks of tasks."""
 
 CHUNK = 250_000
@@ -351,7 +351,7 @@ def floor(name: str, processes: int, *arguments: object) -> dict[str, float]:
                 each.stdin.write("go\n")
                 each.stdin.flush()
             done = [json.loads(_line(each)) for each in all_]
-    meter.own = sum(each["cpu"] for each in done)
+    meter.own = Spent(sum(each["cpu"] for each in done), sum(each["faults"] for each in done))
     begin, end = min(each["begin"] for each in done), max(each["end"] for each in done)
     count = sum(each["count"] for each in done)
     return {
@@ -382,14 +382,18 @@ def task_floors(
         assert notes.read_text().count("\n") == each * processes, "a child has left no line"
         return found
 
-    both = lambda: run("db", url), lambda: run("fork")
-    return dict(zip(FLOORS, both, strict=True))
+    all_ = lambda: run("db", url), lambda: run("fork"), lambda: run("lean")
+    return dict(zip(FLOORS, all_, strict=True))
 
 
 def durability(kind: str, url: str) -> dict[str, str]:
     """The settings of a database by which a commit is on the disk, as they are."""
     if kind == "sqlite":
         return {"synchronous": "FULL"}  # floors.py and psched set it on each connection
+    if kind == "redis":
+        from redis import Redis  # noqa: PLC0415
+
+        return {name: Redis.from_url(url).config_get(name)[name] for name in ("appendfsync",)}
     names = {
         "mariadb": ["innodb_flush_log_at_trx_commit"],
         "postgresql": ["fsync", "synchronous_commit"],

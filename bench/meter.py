@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from support.processes import descendants
 
@@ -54,23 +54,37 @@ _COUNTED = {
 """What each server counts by itself, and how it is asked."""
 
 
+class Spent(NamedTuple):
+    """What processes have used so far.
+
+    Attributes:
+        cpu: seconds of processor time, to some 10 ms.
+        faults: page faults: pages that they have touched for the first time, or copied.
+    """
+
+    cpu: float
+    faults: int
+
+
 class Meter:
     """Measures while it is entered.
 
     Args:
-        own: the seconds of processor time that the measured processes have taken so far.
-        server: the same of the database server; None: unknown.
+        own: what the measured processes have used so far.
+        server: the seconds of processor time of the database server; None: unknown.
 
     Attributes:
-        own: the seconds that the processes have taken meanwhile.
+        own: what the processes have used meanwhile.
         server: the same of the server; None: unknown.
     """
 
     def __init__(
-        self, own: Callable[[], float] = lambda: 0.0, server: Callable[[], float] | None = None
+        self,
+        own: Callable[[], Spent] = lambda: Spent(0.0, 0),
+        server: Callable[[], float] | None = None,
     ) -> None:
         self._ask_own, self._ask_server = own, server
-        self.own = 0.0
+        self.own = Spent(0.0, 0)
         self.server: float | None = None
         self._looks: list[tuple[float, int, int]] = []
         self._over = threading.Event()
@@ -85,7 +99,8 @@ class Meter:
         self._over.set()
         self._watcher.join()
         own, server = self._read()
-        self.own = own - self._before[0]
+        before = self._before[0]
+        self.own = Spent(own.cpu - before.cpu, own.faults - before.faults)
         if server is not None and self._before[1] is not None:
             self.server = server - self._before[1]
 
@@ -97,12 +112,16 @@ class Meter:
             begin: when the first began.
             end: when the last began.
         """
-        found = {"own_cpu_ms": 1000 * self.own / tasks, "idle_share": self._idle(begin, end)}
+        found = {
+            "own_cpu_ms": 1000 * self.own.cpu / tasks,
+            "page_faults": self.own.faults / tasks,
+            "idle_share": self._idle(begin, end),
+        }
         if self.server is not None:
-            found["cpu_ms"] = 1000 * (self.own + self.server) / tasks
+            found["cpu_ms"] = 1000 * (self.own.cpu + self.server) / tasks
         return found
 
-    def _read(self) -> tuple[float, float | None]:
+    def _read(self) -> tuple[Spent, float | None]:
         return self._ask_own(), None if self._ask_server is None else self._ask_server()
 
     def _watch(self) -> None:
@@ -130,21 +149,26 @@ def _cores() -> tuple[int, int]:
     return idle, all_
 
 
-def cpu_of_all(pid: int) -> float:
-    """The seconds that a process and its children that have ended have worked, to some 10 ms."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / TICK
+def _spent_by(pid: int) -> Spent:
+    """What a process and its children that have ended have used."""
+    fields = [*map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1:15])]
+    return Spent(sum(fields[10:14]) / TICK, sum(fields[6:10]))
 
 
-def cpu_of_tree(*pids: int) -> float:
-    """The seconds that processes and all their descendants have worked, to some 10 ms."""
-    found = 0.0
+def spent_by_tree(*pids: int) -> Spent:
+    """What processes and all their descendants have used."""
+    found = [Spent(0.0, 0)]
     for pid in pids:
         for each in (pid, *descendants(pid)):
             # What has ended meanwhile is counted with its parent.
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                found += cpu_of_all(each)
-    return found
+                found.append(_spent_by(each))
+    return Spent(sum(each.cpu for each in found), sum(each.faults for each in found))
+
+
+def cpu_of_tree(*pids: int) -> float:
+    """The seconds that processes and all their descendants have worked, to some 10 ms."""
+    return spent_by_tree(*pids).cpu
 
 
 def wait_for_idleness(own: Callable[[], float], longest: float = 30.0) -> None:

@@ -55,6 +55,23 @@ def for_celery() -> tuple[Any, ...]:
     return celery, nothing, each_by(task.delay)
 
 
+def for_celery_late() -> tuple[Any, ...]:
+    """Celery, but a task stays in the queue until it has been run."""
+    celery, prepare_, enqueue = for_celery()
+    celery.conf.task_acks_late = True
+    return celery, prepare_, enqueue
+
+
+def for_dramatiq() -> tuple[Any, ...]:
+    """Dramatiq: an actor on Redis, with the middleware that it comes with."""
+    import dramatiq  # noqa: PLC0415
+    from dramatiq.brokers.redis import RedisBroker  # noqa: PLC0415
+
+    broker = RedisBroker(url=URL)
+    dramatiq.set_broker(broker)
+    return broker, nothing, each_by(dramatiq.actor(note).send)
+
+
 def for_huey() -> tuple[Any, ...]:
     """Huey: an instance on Redis."""
     from huey import RedisHuey  # noqa: PLC0415
@@ -79,6 +96,49 @@ def for_procrastinate() -> tuple[Any, ...]:
             task.batch_defer(*({"number": number} for number in numbers))
 
     return procrastinate, prepare_, enqueue
+
+
+def for_pgqueuer() -> tuple[Any, ...]:
+    """PgQueuer: a queue on PostgreSQL; its workers call `serve_pgqueuer`."""
+    import asyncio  # noqa: PLC0415
+
+    import psycopg  # noqa: PLC0415
+    from pgqueuer.db import PsycopgDriver  # noqa: PLC0415
+    from pgqueuer.queries import Queries  # noqa: PLC0415
+
+    async def send(work: Callable[[Queries], Any]) -> None:
+        async with await psycopg.AsyncConnection.connect(URL, autocommit=True) as connection:
+            await work(Queries(PsycopgDriver(connection)))
+
+    def prepare_() -> None:
+        asyncio.run(send(lambda queries: queries.install()))
+
+    def enqueue(numbers: Iterable[int], _at: float) -> None:
+        payloads = [str(number).encode() for number in numbers]
+        names, order = ["note"] * len(payloads), [0] * len(payloads)
+        asyncio.run(send(lambda queries: queries.enqueue(names, payloads, order)))
+
+    return None, prepare_, enqueue
+
+
+def serve_pgqueuer() -> None:
+    """Run a worker of PgQueuer; the task is run in its event loop, which is what costs least."""
+    import asyncio  # noqa: PLC0415
+
+    import psycopg  # noqa: PLC0415
+    from pgqueuer import PgQueuer  # noqa: PLC0415
+    from pgqueuer.db import PsycopgDriver  # noqa: PLC0415
+
+    async def run(job: Any) -> None:  # noqa: ANN401  # it must be a coroutine
+        note(int(job.payload))
+
+    async def serve() -> None:
+        connection = await psycopg.AsyncConnection.connect(URL, autocommit=True)
+        queue = PgQueuer(PsycopgDriver(connection))
+        queue.entrypoint("note")(run)
+        await queue.run()
+
+    asyncio.run(serve())
 
 
 def for_apscheduler() -> tuple[Any, ...]:

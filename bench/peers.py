@@ -20,7 +20,7 @@ from typing import Any, Self
 import harness
 from fleet import AHEAD, BEFORE, PATIENCE, once
 from harness import BENCH, FLAGS, Sample
-from meter import Meter, cpu_of_tree, wait_for_idleness
+from meter import Meter, Spent, cpu_of_tree, spent_by_tree, wait_for_idleness
 from support.owned_process import OwnedProcess
 from support.processes import descendants, kill
 from support.servers import MariaDB, PostgreSQL, Redis
@@ -91,6 +91,26 @@ PEERS = {
         },
         share=2,
     ),
+    "celery_late": Peer(
+        "redis",
+        ("celery", "-A", "peer_apps", "worker", "-c", str(WORKERS), "-P", "prefork", "-l", "ERROR"),
+        {
+            "acknowledged": "late (acks_late is on)",
+            "durable": "no: fsync each second; no result backend",
+            "process": "reused (prefork)",
+        },
+        share=2,
+    ),
+    "dramatiq": Peer(
+        "redis",
+        ("dramatiq", "peer_apps", "--processes", str(WORKERS), "--threads", "1"),
+        {
+            "acknowledged": "late; a task of a killed worker is found by its missing heartbeat",
+            "durable": "no: fsync each second",
+            "process": "reused: a thread of the worker",
+        },
+        share=2,
+    ),
     "huey": Peer(
         "redis",
         ("huey_consumer", "peer_apps.app", "-w", str(WORKERS), "-k", "process", "--quiet"),
@@ -99,6 +119,17 @@ PEERS = {
             "durable": "no: fsync each second",
             "process": "reused",
         },
+        share=4,
+    ),
+    "pgqueuer": Peer(
+        "postgresql",
+        ("python", "-c", "import peer_apps; peer_apps.serve_pgqueuer()"),
+        {
+            "acknowledged": "late; a task of a killed worker is found by its missing heartbeat",
+            "durable": "yes: a commit for the start, one for the end, of several tasks together",
+            "process": "reused: the event loop of the worker, in which nothing can be killed",
+        },
+        WORKERS,
         share=4,
     ),
     "procrastinate": Peer(
@@ -174,7 +205,7 @@ def measured(given: Any, kind: str, url: str, folder: Path) -> dict[str, Any]:  
     for name, chosen_ in settings.items():
         found[name]["settings"] = chosen_
     for name in peers:
-        found[name]["version"] = stated["packages"][name]
+        found[name]["version"] = stated["packages"][name.partition("_")[0]]
     return found | stated
 
 
@@ -299,11 +330,11 @@ class Crew:
             return self._notes.read_bytes().count(b"\n") >= count
 
         wait_until(done, timeout=PATIENCE, what=f"{count} tasks of {self._name}")
-        wait_for_idleness(self.cpu)
+        wait_for_idleness(lambda: self.spent().cpu)
 
-    def cpu(self) -> float:
-        """The seconds of processor time that all of its processes have taken so far."""
-        return cpu_of_tree(*(process.pid for process in self._processes))
+    def spent(self) -> Spent:
+        """What all of its processes have used so far."""
+        return spent_by_tree(*(process.pid for process in self._processes))
 
     def suspend(self) -> list[int]:
         """Stop all processes where they are; their pids."""
@@ -334,7 +365,7 @@ def run(name: str, server: Any, python: Path, folder: Path, count: int) -> Sampl
         else:
             suspended = crew.suspend()
             crew.enqueue(WARM, count)
-        with Meter(crew.cpu, partial(cpu_of_tree, server.pid)) as meter:
+        with Meter(crew.spent, partial(cpu_of_tree, server.pid)) as meter:
             for pid in reversed(suspended):  # parents last
                 kill(pid, signal.SIGCONT)
             crew.wait_for(WARM + count)

@@ -28,7 +28,7 @@ MORE = 4
 
 def main() -> None:
     """Measure, and print JSON."""
-    parser = harness.options(__doc__, runs=5)
+    parser = harness.options(__doc__, runs=5, kinds=(*harness.KINDS, "redis"))
     parser.add_argument("--tasks", type=int, help="default: 2000; with --short, 40")
     parser.add_argument(
         "--layouts",

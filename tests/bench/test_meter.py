@@ -49,20 +49,23 @@ def spinning():
 
 def test_the_processor_time_of_a_tree_includes_what_has_ended(meter, spinning):
     assert 0.25 <= meter.cpu_of_tree(spinning) < 5
+    # A Python that starts, and two forks of it.
+    assert 100 < meter.spent_by_tree(spinning).faults < 20_000
 
 
 def test_the_cost_of_a_task_is_given_with_the_server_and_without(meter):
-    own, server = iter([10.0, 12.0]), iter([1.0, 2.0])
+    own, server = iter([meter.Spent(10.0, 100), meter.Spent(12.0, 300)]), iter([1.0, 2.0])
     with meter.Meter(lambda: next(own), lambda: next(server)) as measured:
         pass
     costs = measured.costs(4, 0, 0)
     assert (costs["own_cpu_ms"], costs["cpu_ms"]) == (500, 750)
+    assert costs["page_faults"] == 50
 
 
 def test_the_cost_of_a_server_that_is_not_ours_is_not_guessed(meter):
     with meter.Meter() as measured:
         pass
-    assert measured.costs(1, 0, 0).keys() == {"own_cpu_ms", "idle_share"}
+    assert measured.costs(1, 0, 0).keys() == {"own_cpu_ms", "page_faults", "idle_share"}
 
 
 def test_the_idle_share_is_that_of_the_time_that_is_asked_for(meter):
