@@ -78,7 +78,9 @@ _LONG = 3600.0
 
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]);"
-    " from psched.service.lean_server import main; main(*sys.argv[3:], int(sys.argv[1]))"
+    # First of all, because other processes of the user can read the memory until then.
+    " from psched.process import kernel; kernel.allow_dump(allowed=sys.argv[4] == 'dumpable');"
+    " from psched.service.lean_server import main; main(sys.argv[3], int(sys.argv[1]))"
 )
 
 
@@ -164,20 +166,18 @@ def _execute(channel: Channel, *, worker: int, options: Sequence[str]) -> int:
     # -P keeps the folder of the worker out of the path while Python starts.
     safe = () if sys.flags.safe_path else ("-P",)
     program = [sys.executable, *options, *safe, "-c", _PROGRAM, str(channel.fileno())]
-    hides = "hide" if kernel.is_hidden() else ""
-    os.execv(sys.executable, [*program, json.dumps(sys.path), str(worker), hides])  # noqa: S606
+    memory = "hidden" if kernel.is_hidden() else "dumpable"
+    os.execv(sys.executable, [*program, json.dumps(sys.path), str(worker), memory])  # noqa: S606
 
 
-def main(worker: str, hides: str, descriptor: int) -> NoReturn:
+def main(worker: str, descriptor: int) -> NoReturn:
     """Be the fork server of the worker with this pid."""
     # What modules have registered for the end of Python is for the processes of tasks.
-    exit_with(partial(_main, worker, hides, descriptor))
+    exit_with(partial(_main, int(worker), descriptor))
 
 
-def _main(worker: str, hides: str, descriptor: int) -> int:
-    if hides:
-        kernel.allow_dump(allowed=False)
-    kernel.die_with_parent(int(worker))
+def _main(worker: int, descriptor: int) -> int:
+    kernel.die_with_parent(worker)
     kernel.set_title("fork server")
     os.set_inheritable(descriptor, False)  # noqa: FBT003
     channel = Channel(socket.socket(fileno=descriptor), TO_FORK_SERVER)
@@ -200,7 +200,7 @@ def _main(worker: str, hides: str, descriptor: int) -> int:
     table.close()
     allow_basic_config(journal)
     make_code_immortal()
-    return serve(channel, int(worker), table, journal, plan=given, config=_content(config))
+    return serve(channel, worker, table, journal, plan=given, config=_content(config))
 
 
 def _content(descriptor: int) -> bytes:

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +92,15 @@ def test_a_task_has_loaded_what_its_database_needs_if_it_or_one_before_has_asked
     assert needed <= asked
     assert not asked & (others(database.kind) | {"daemon", "psched.stores.sql.tables"})
     assert {"sqlalchemy", "croniter"} <= follows
+
+
+def test_the_master_has_loaded_the_driver_for_its_workers_and_has_no_connection(service):
+    master = service.start()
+    service.add("s1")
+    service.wait_for_finish("s1")
+
+    process = Path(f"/proc/{master.pid}")
+    assert "/sqlalchemy/" in (process / "maps").read_text()
+    opened = [str(each.readlink()) for each in (process / "fd").iterdir()]
+    assert not [each for each in opened if "psched.db" in each]
+    assert master.stop() == 0

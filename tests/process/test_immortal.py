@@ -92,6 +92,6 @@ def test_code_is_immortal_and_objects_die_with_their_last_reference():
 
 
 def test_an_interpreter_that_stores_counts_in_another_way_is_left_alone(monkeypatch):
-    monkeypatch.setattr(immortal.sysconfig, "get_config_var", {"Py_GIL_DISABLED": 1}.get)
+    monkeypatch.setattr(immortal.sys, "abiflags", "t")
     make_code_immortal()
     assert sys.getrefcount(make_functions) < MANY
