@@ -14,7 +14,13 @@ from psched.core.definition import LONGEST_CRON, LONGEST_KEY, parse_row
 from psched.core.model import Occurrence, Row
 from psched.master import messages
 from psched.process import message_shapes
-from psched.runner.messages import FROM_FORK_SERVER, FROM_RUNNER, TO_FORK_SERVER, TO_RUNNER
+from psched.runner.messages import (
+    FROM_FORK_SERVER,
+    FROM_PROGRAM_RUNNER,
+    FROM_RUNNER,
+    TO_FORK_SERVER,
+    TO_RUNNER,
+)
 from psched.service.worker_boot import service_description
 
 DEEP = json.loads("[" * 500 + "]" * 500)
@@ -93,7 +99,11 @@ GOOD = [
     (FROM_FORK_SERVER, {"born": [100], "error": None, "refused": None}),
     (FROM_FORK_SERVER, {"born": [], "error": 11, "refused": None}),
     (FROM_FORK_SERVER, {"ended": [[100, 0, None, 1, 2], [101, None, 9, None, None]]}),
-    (TO_FORK_SERVER, {"fork": [0, 1]}),
+    (TO_FORK_SERVER, {"fork": [0, 1], "programs": True}),
+    (FROM_PROGRAM_RUNNER, {"ready": True}),
+    (FROM_PROGRAM_RUNNER, {"exited": [3, None, 500, 8000]}),
+    (FROM_PROGRAM_RUNNER, {"exited": [None, 9, 0, 0]}),
+    (FROM_PROGRAM_RUNNER, {"unstarted": [2, 1]}),
     (TO_FORK_SERVER, {"bury": [100]}),
 ]
 
