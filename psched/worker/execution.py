@@ -350,10 +350,12 @@ class Execution:
                 for ending in endings
             ]
         asked = self._clock.monotonic()
-        # A claim follows, whose rows can take the slots: with this request, or by itself if what
-        # was given back, or what a hold keeps back, is not to be claimed before.
+        # A claim follows, whose rows can take the slots: with this request; or by itself, if what
+        # is given back should come later, or if an extra run must find its schedule free.
         self.pacing.next_poll = 0.0
-        apart = self.unknown.claims or self.unstarted.releases or any(task.hold for task in ended)
+        unstarted = self.unstarted
+        holds = unstarted.ending_holds or any(task.hold is not None for task in ended)
+        apart = holds or unstarted.releases or self.unknown.claims
         claim = None if apart else self._prepare_claim(len(endings))
         write = None if claim is None else partial(self._send_both, claim)
         try:
