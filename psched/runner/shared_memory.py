@@ -133,10 +133,10 @@ class StopFlagTable:
 
 
 class StopFlags:
-    """The flags of one runner."""
+    """The flags of one runner; without a page, those of a runner that is no process."""
 
-    def __init__(self, page: mmap.mmap, offset: int) -> None:
-        self._page: mmap.mmap | bytearray = page
+    def __init__(self, page: mmap.mmap | None = None, offset: int = 0) -> None:
+        self._page: mmap.mmap | bytearray = bytearray(_SIZE) if page is None else page
         self._offset = offset
 
     def write(self, reason: Reason) -> None:

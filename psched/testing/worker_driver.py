@@ -26,7 +26,7 @@ from psched.process.link import Link
 from psched.process.signals import Waitable
 from psched.runner.messages import TO_RUNNER, EndReport
 from psched.runner.runner_pool import RunnerChild, RunnerPool
-from psched.runner.shared_memory import Reason, StopFlagTable
+from psched.runner.shared_memory import Reason, StopFlags
 from psched.testing.manual_clock import ManualClock
 from psched.worker.context import Context, KillTimer
 from psched.worker.worker import Inbox, Worker
@@ -64,7 +64,7 @@ class ManualRunner(RunnerChild):
     def __init__(self, pid: int, clock: Clock) -> None:
         ours, self._peer = Link.pair()
         self._peer.expects, self._peer.data_limit = TO_RUNNER, _LONGEST_PAYLOAD
-        super().__init__(pid, ours, clock.monotonic(), StopFlagTable(1).at(0))
+        super().__init__(pid, ours, clock.monotonic(), StopFlags())
         self._clock = clock
         self.assignment: Mapping[str, Any] | None = None
         self.payload = b""

@@ -14,7 +14,7 @@ from psched.process.child import Exit
 from psched.process.link import Link
 from psched.runner.messages import EndReport
 from psched.runner.runner_pool import RunnerChild
-from psched.runner.shared_memory import StopFlagTable
+from psched.runner.shared_memory import StopFlags
 from psched.testing import ManualClock
 from psched.worker.running_task import RunningTask
 
@@ -33,7 +33,7 @@ def task():
         definition=parse_row(row, from_mapping({"url": "sqlite:///unused.db"})),
         occurrence=Occurrence("k", 60),
         deadlines=Deadlines(0.0, 300, 5.0),
-        runner=RunnerChild(NOBODY, ours, 0.0, StopFlagTable(1).at(0)),
+        runner=RunnerChild(NOBODY, ours, 0.0, StopFlags()),
         started=0.0,
         store_clock=StoreClock(ManualClock()),
     )

@@ -10,7 +10,7 @@ from psched.core.model import Finish, Occurrence, Release, Retry, Row
 from psched.process.child import KillLadder
 from psched.process.link import Link
 from psched.runner.runner_pool import RunnerChild
-from psched.runner.shared_memory import Reason, StopFlagTable
+from psched.runner.shared_memory import Reason, StopFlags
 from psched.testing import ManualClock
 from psched.worker.running_task import RunningTask
 
@@ -29,7 +29,7 @@ def task():
         definition=parse_row(row, from_mapping({"url": "sqlite:///unused.db"})),
         occurrence=Occurrence("k", 60),
         deadlines=Deadlines(0.0, 300, 5.0),
-        runner=RunnerChild(NOBODY, ours, 0.0, StopFlagTable(1).at(0)),
+        runner=RunnerChild(NOBODY, ours, 0.0, StopFlags()),
         started=0.0,
         store_clock=StoreClock(ManualClock()),
     )
