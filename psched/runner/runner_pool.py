@@ -176,6 +176,10 @@ class RunnerPool(ABC):
         """
         return self._given(self._idle_programs.pop()) if self._idle_programs else None
 
+    def lacks_room(self, runner: RunnerChild) -> None:
+        """End a runner of programs that has found no room for one: it takes up room itself."""
+        self.kill(runner)
+
     def _given(self, runner: RunnerChild) -> RunnerChild:
         # The flags are reset, because they might still describe the runner's previous task.
         runner.stop_flags.write(Reason.NONE)
@@ -311,7 +315,8 @@ enough, because waiting runners, and runners that do not die, occupy slots as we
 
 
 _NO_PROGRAMS = 60.0
-"""Seconds for which runners run the programs if a process for programs has not started."""
+"""Seconds for which runners run the programs if a process for programs has not started, or has
+found no room for another process."""
 
 
 class ForkingRunnerPool(RunnerPool):
@@ -472,6 +477,14 @@ class ForkingRunnerPool(RunnerPool):
             with suppress(OSError):
                 server.order(min(1 + there, self._most_programs - there), programs=True)
         return runner
+
+    @override
+    def lacks_room(self, runner: RunnerChild) -> None:
+        self._no_programs_before = self._clock.monotonic() + _NO_PROGRAMS
+        for each in self._idle_programs:
+            self._let_exit(each)
+        self._idle_programs.clear()
+        super().lacks_room(runner)
 
     @override
     def clear(self, runner: RunnerChild) -> bool:

@@ -507,6 +507,8 @@ class TaskTable:
         message = messages[0]
         if task.command is not None:
             message = _end_of_program(task, task.command, message)
+            if "no_room" in message:
+                self._pool.lacks_room(task.runner)
         if not message.keys().isdisjoint(_ENDS):
             self._handle_end(task, message)
             return
@@ -571,7 +573,7 @@ def _end_of_program(
         error = command.start_failure(OSError(number, os.strerror(number), *of))
         failure = text_of(error)
         if isinstance(error, NoRoomError):
-            return {"no_room": failure, "last": False}
+            return {"no_room": failure, "last": True}
     if failure is not None:
         _task_log.error("%s", failure, extra={"subject": task.occurrence})
     end = {"done": failure, "error": None, "exit": how, "used": used}

@@ -95,8 +95,12 @@ def open_in(pid, kinds):
     return Counter(name for name in named if name != "null")
 
 
+FROM_KERNEL = "vmstat", "task", "children", "cgroup.procs", "cpu.stat"
+
+
 def has_its_database(found, database):
-    theirs = ("unix", "log", "pipe", "memfd:psched (deleted)")  # the last: flags of runners
+    # Also the flags of runners, and what the kernel tells of these.
+    theirs = "unix", "log", "pipe", "memfd:psched (deleted)", *FROM_KERNEL
     its_own = {name: number for name, number in found.items() if name not in theirs}
     if database.server is not None:
         return its_own == {"internet": 1}
