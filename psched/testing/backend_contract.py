@@ -15,7 +15,6 @@ class CoreContract(
     Claims,
     Leases,
     Settlements,
-    EndsAndClaims,
     Deletion,
     Fencing,
     Contention,
@@ -24,6 +23,14 @@ class CoreContract(
 
 
 class BackendContract(
-    CoreContract, Records, SelectionsByRecord, Overrides, ExactKeys, Marks, Retention, Recovery
+    CoreContract,
+    EndsAndClaims,
+    Records,
+    SelectionsByRecord,
+    Overrides,
+    ExactKeys,
+    Marks,
+    Retention,
+    Recovery,
 ):
     """Tests of the whole store protocol. A subclass needs a fixture ``backend_factory``."""
