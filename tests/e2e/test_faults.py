@@ -225,6 +225,9 @@ def the_answer_to_a_settlement_is_lost(plant):
 @fault(*ANY)
 def the_answer_to_a_claim_is_lost(plant):
     with plant.proxy.fault(Fault.LOSE_REPLY, CLAIMING[plant.server.kind]):
+        if plant.server.kind == "postgresql":
+            # A new connection has prepared no statement, so that a request contains its text.
+            plant.proxy.cut()
         yield
 
 

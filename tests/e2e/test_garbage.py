@@ -16,12 +16,14 @@ from psched.master.runtime_folders import short_address
 from support.processes import kill
 from support.waiting import wait_for_end, wait_until
 
+# A worker loads no code of users but that of a store.
 WILD = """
     import contextlib, gc, signal
-    from recorder import Dispatch
+    from psched.config import from_mapping
     from psched.process.link import Link
+    from psched.stores import create
 
-    links = [each for each in gc.get_objects() if isinstance(each, Link)]
+    links = []
 
     def send(number, frame):
         for link in links:
@@ -29,8 +31,21 @@ WILD = """
             with contextlib.suppress(OSError):
                 link._socket.send({garbage!r})
 
-    signal.signal(signal.SIGRTMIN + 3, send)
+    def make(settings, **parts):
+        links[:] = [each for each in gc.get_objects() if isinstance(each, Link)]
+        signal.signal(signal.SIGRTMIN + 3, send)
+        return create(from_mapping({{"url": {url!r}}}), **parts)
 """
+
+
+def start_wild(service, garbage, **settings):
+    """Start a master whose processes with a store send garbage when they get a signal."""
+    url = service.url
+    service.write("wild.py", WILD.format(garbage=garbage, url=url))
+    service.configure(url=None, type="wild:make", **settings)
+    master = service.start()
+    service.configure(url=url, type=None)
+    return master
 
 
 def framed(message):
@@ -46,10 +61,8 @@ def framed(message):
     ],
 )
 def test_a_worker_that_sends_garbage_is_replaced_and_no_other_is(service, garbage):
-    service.write("wild.py", WILD.format(garbage=garbage))
-    service.configure(processors=2, dispatch="wild:Dispatch")
     service.add("s1", data={"until": "gate"})
-    master = service.start()
+    master = start_wild(service, garbage, processors=2)
     before = master.wait_for_workers(2)
     [run] = service.runs.wait("s1")
     [idle] = {*before} - {run.worker}
@@ -71,12 +84,12 @@ def test_a_worker_that_sends_garbage_is_replaced_and_no_other_is(service, garbag
 
 def test_what_a_worker_says_of_nonces_that_are_not_its_to_release_is_ignored(service):
     garbage = framed({"recovered": ["of another"]})
-    service.write("wild.py", WILD.format(garbage=garbage))
-    service.configure(dispatch="wild:Dispatch")
-    master = service.start()
+    service.add("s1", data={"until": "gate"})
+    master = start_wild(service, garbage)
     [worker] = master.workers()
+    service.runs.wait("s1")
     kill(worker, signal.SIGRTMIN + 3)
-    service.add("s1")
+    service.open_gate("gate")
     service.wait_for_finish("s1")
     assert master.workers() == [worker]
 

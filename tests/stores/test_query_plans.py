@@ -157,7 +157,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     "extend": lambda c: _with(c.sql.extend({row.key: row.token for row in c.held}), LEASE),
     "settle": lambda c: c.sql.settle(c.ends()),
     "remove": lambda c: c.sql.remove(c.ends()),
-    "settle_or_fail": lambda c: c.sql.settle_or_fail(c.ends()),
+    "settle_or_fail": lambda c: c.sql.settle_or_fail(c.ends())[0],
     "insert": lambda c: c.sql.insert([Row(key=f"new{i}") for i in range(LIMIT)], "nonce"),
     "replace": lambda c: (
         c.sql.replace,
