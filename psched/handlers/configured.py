@@ -168,7 +168,10 @@ def leaves_programs(dispatch: Dispatch | None) -> bool:
         return False
     if getattr(kind.find, "__module__", None) not in (*_FINDERS, SingleHandler.__module__):
         return False
-    return Router(dispatch, {}).find(EXEC_TYPE) is None
+    try:
+        return Router(dispatch, {}).find(EXEC_TYPE) is None
+    except LoadError:
+        return False  # a task of this type meets it again, and fails
 
 
 class SingleHandler(Dispatch):

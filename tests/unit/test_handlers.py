@@ -1,13 +1,16 @@
 """Tests of the settings ``exec`` and ``script``, which determine the handler of all types."""
 
 import itertools
+import re
+from typing import ClassVar
 
 import pytest
 
+from psched.application.dispatch import Dispatch
 from psched.application.task import Task
 from psched.base.errors import ConfigError, LoadError
 from psched.config import from_mapping
-from psched.handlers.configured import load_handlers
+from psched.handlers.configured import SingleHandler, leaves_programs, load_handlers
 
 NUMBERS = itertools.count()
 """Makes the names of modules unique, because Python imports a name only once."""
@@ -124,3 +127,47 @@ def test_a_script_that_cannot_run_tasks_is_refused(load, content, settings, text
 def test_settings_for_one_handler_that_contradict_each_other_are_refused(settings, text):
     with pytest.raises(ConfigError, match=text):
         from_mapping({"url": "sqlite:////none", **settings}, environ={})
+
+
+class Routes(Dispatch):
+    routes: ClassVar = {"mail": print}
+
+
+class OwnExec(Dispatch):
+    routes: ClassVar = {"exec": print}
+
+
+class PatternOfExec(Dispatch):
+    routes: ClassVar = {re.compile("^ex"): print}
+
+
+class MissingExec(Dispatch):
+    routes: ClassVar = {"exec": "nowhere_at_all:Handler"}
+
+
+class Hooked(Dispatch):
+    def after_fork(self):
+        pass
+
+
+class Finds(Dispatch):
+    def find(self, _type):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("dispatch", "leaves"),
+    [
+        (None, True),
+        (Routes(), True),
+        (SingleHandler(print, "print"), True),
+        (OwnExec(), False),
+        (PatternOfExec(), False),
+        (MissingExec(), False),
+        (Hooked(), False),
+        (Finds(), False),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_programs_are_left_to_psched_if_no_code_of_users_has_to_run(dispatch, leaves):
+    assert leaves_programs(dispatch) is leaves
