@@ -35,7 +35,7 @@ def fork(count: str, notes: str, _place: str) -> None:
 
 
 def lean(count: str, notes: str, _place: str) -> None:
-    """The same in a process that is executed anew, and loads nothing."""
+    """Do what `fork` does in a Python that is executed anew, and imports next to nothing."""
     program = Path(__file__).with_name("floor_lean.py")
     os.execv(sys.executable, [sys.executable, "-I", "-S", str(program), count, notes])  # noqa: S606
 

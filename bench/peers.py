@@ -25,7 +25,7 @@ from support.owned_process import OwnedProcess
 from support.processes import descendants, kill
 from support.servers import MariaDB, PostgreSQL, Redis
 from support.waiting import wait_until
-from tasks import drained, fleets
+from tasks import fleets
 
 WORKERS = 4
 """Processes that run tasks, of each peer."""
@@ -69,6 +69,19 @@ class Peer:
     scheduled: bool = field(default=False, kw_only=True)
 
 
+def _celery(acknowledged: str) -> Peer:
+    return Peer(
+        "redis",
+        ("celery", "-A", "peer_apps", "worker", "-c", str(WORKERS), "-P", "prefork", "-l", "ERROR"),
+        {
+            "acknowledged": acknowledged,
+            "durable": "no: fsync each second; no result backend",
+            "process": "reused (prefork)",
+        },
+        share=2,
+    )
+
+
 PEERS = {
     "rq": Peer(
         "redis",
@@ -81,26 +94,8 @@ PEERS = {
         WORKERS,
         0.5,
     ),
-    "celery": Peer(
-        "redis",
-        ("celery", "-A", "peer_apps", "worker", "-c", str(WORKERS), "-P", "prefork", "-l", "ERROR"),
-        {
-            "acknowledged": "early (acks_late is off): a task of a killed worker is lost",
-            "durable": "no: fsync each second; no result backend",
-            "process": "reused (prefork)",
-        },
-        share=2,
-    ),
-    "celery_late": Peer(
-        "redis",
-        ("celery", "-A", "peer_apps", "worker", "-c", str(WORKERS), "-P", "prefork", "-l", "ERROR"),
-        {
-            "acknowledged": "late (acks_late is on)",
-            "durable": "no: fsync each second; no result backend",
-            "process": "reused (prefork)",
-        },
-        share=2,
-    ),
+    "celery": _celery("early (acks_late is off): a task of a killed worker is lost"),
+    "celery_late": _celery("late (acks_late is on)"),
     "dramatiq": Peer(
         "redis",
         ("dramatiq", "peer_apps", "--processes", str(WORKERS), "--threads", "1"),
@@ -179,9 +174,9 @@ def measured(given: Any, kind: str, url: str, folder: Path) -> dict[str, Any]:  
     settings: dict[str, dict[str, str]] = {}
     with ExitStack() as stack:
         layouts = LAYOUTS[: 1 if given.short else None]
-        for layout, fleet, count in fleets(stack, layouts, given.tasks, url, folder):
+        for layout, fleet, drain in fleets(stack, layouts, given.tasks, url, folder):
             name, chosen = f"psched_{layout}", fleet.settings
-            contestants[name] = partial(drained, fleet, count)
+            contestants[name] = drain
             most = chosen.max_tasks_per_child
             slots = f"{chosen.processors} workers, {chosen.concurrency} slots each"
             process = "a fork for each task" if most == 1 else f"reused {most} times"

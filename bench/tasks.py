@@ -7,7 +7,7 @@ processes that are reused, and with tasks of type exec.
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -50,11 +50,10 @@ def measured(given: Any, kind: str, url: str, folder: Path) -> dict[str, Any]:  
     contestants = harness.task_floors(url, given.tasks, folder, given.floor_processes)
     layouts: dict[str, dict[str, int]] = {}
     with ExitStack() as stack:
-        for name, fleet, count in fleets(stack, given.layouts, given.tasks, url, folder):
+        for name, fleet, drain in fleets(stack, given.layouts, given.tasks, url, folder):
             settings = fleet.settings
             layouts[name] = {"workers": settings.processors, "concurrency": settings.concurrency}
-            type_ = "exec" if name.startswith("exec") else "noop"
-            contestants[name] = partial(drained, fleet, count, type_)
+            contestants[name] = drain
         samples = harness.rounds(given.rounds, contestants)
     found: dict[str, Any] = {name: harness.medians(these) for name, these in samples.items()}
     found["durability"] = harness.durability(kind, url)
@@ -77,7 +76,7 @@ def measured(given: Any, kind: str, url: str, folder: Path) -> dict[str, Any]:  
 
 def fleets(
     stack: ExitStack, layouts: Sequence[str], tasks: int, url: str, folder: Path
-) -> Iterator[tuple[str, Fleet, int]]:
+) -> Iterator[tuple[str, Fleet, Callable[[], Sample]]]:
     """Open a fleet for each layout: with a fresh process for each task, with reused ones, for exec.
 
     Args:
@@ -88,14 +87,19 @@ def fleets(
         folder: below which each fleet makes its own.
 
     Yields:
-        Its name, such as fresh_4x1; the fleet; how many tasks it runs.
+        Its name, such as fresh_4x1; the fleet; what measures it.
     """
-    kinds = ("fresh", 1, tasks), ("reused", REUSED, MORE * tasks), ("exec", 1, tasks)
-    for what, most, count in kinds:
+    kinds = (
+        ("fresh", "noop", 1, tasks),
+        ("reused", "noop", REUSED, MORE * tasks),
+        ("exec", "exec", 1, tasks),
+    )
+    for what, type_, most, count in kinds:
         for place, layout in enumerate(layouts):
             chosen = settings_of(layout) | {"max_tasks_per_child": most, "exec_type": True}
             fleet = Fleet(folder, url, table=f"{what}{place}", **chosen)
-            yield f"{what}_{layout}", stack.enter_context(fleet), count
+            stack.enter_context(fleet)
+            yield f"{what}_{layout}", fleet, partial(drained, fleet, count, type_)
 
 
 def settings_of(layout: str) -> dict[str, Any]:

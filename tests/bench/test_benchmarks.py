@@ -66,7 +66,7 @@ FOUND = {
         "durability": {"synchronous": "FULL"},
         **{
             f"{what}_{layout}": {**TASKS, "tasks": tasks, "workers": workers, "concurrency": slots}
-            for what, tasks in (("fresh", 40), ("reused", 160))
+            for what, tasks in (("fresh", 40), ("reused", 160), ("exec", 40))
             for layout, workers, slots in (("1x1", 1, 1), ("shipped", *SHIPPED))
         },
     },
@@ -189,7 +189,7 @@ FOUND = {
                 "tasks": tasks,
                 "settings": dict.fromkeys(("acknowledged", "durable", "process"), str),
             }
-            for what, tasks in (("fresh", 40), ("reused", 160))
+            for what, tasks in (("fresh", 40), ("reused", 160), ("exec", 40))
         },
         "durability": {"synchronous": "FULL"},
         "servers": {},
