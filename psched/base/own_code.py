@@ -26,7 +26,7 @@ def checksums(package: Path) -> Mapping[str, int]:
 
 
 def loaded() -> Mapping[str, int]:
-    """The same for the files of those modules that this process has loaded."""
+    """The checksums of the files of psched that this process has loaded, by their paths in it."""
     names = [each for each in sys.modules if f"{each}.".startswith("psched.")]
     files = [getattr(sys.modules[each], "__file__", None) for each in names]
     return _checksums(PACKAGE, [Path(each) for each in files if each is not None])

@@ -32,6 +32,8 @@ from psched.runner.forker import Origin
 from psched.runner.messages import FROM_PROGRAM_RUNNER, FROM_RUNNER
 from psched.runner.shared_memory import NOTHING, Reason, StopFlags, StopFlagTable
 
+_log = logging.getLogger("psched.worker")
+
 Streams = tuple[tuple[int, int], tuple[int, int]]
 """The inodes and devices of standard output and standard error."""
 
@@ -98,8 +100,6 @@ class RunnerChild(Child):
         self.stop_flags.close()
         self.offspring.close()
 
-
-_log = logging.getLogger("psched.worker")
 
 _QUIET = 10.0
 """Seconds without tasks after which runners exit that have run no task."""
@@ -303,8 +303,6 @@ class RunnerPool(ABC):
         return True
 
 
-_log = logging.getLogger("psched.worker")
-
 _LOAD_PAUSE = 10.0
 """Seconds until the next try after a fork server that replaces another could not load the handlers,
 because their files were changed meanwhile."""
@@ -480,11 +478,15 @@ class ForkingRunnerPool(RunnerPool):
 
     @override
     def lacks_room(self, runner: RunnerChild) -> None:
-        self._no_programs_before = self._clock.monotonic() + _NO_PROGRAMS
+        self._let_runners_run_programs()
         for each in self._idle_programs:
             self._let_exit(each)
         self._idle_programs.clear()
         super().lacks_room(runner)
+
+    def _let_runners_run_programs(self) -> None:
+        """Order no process for programs for a while, so that runners run them."""
+        self._no_programs_before = self._clock.monotonic() + _NO_PROGRAMS
 
     @override
     def clear(self, runner: RunnerChild) -> bool:
@@ -531,7 +533,7 @@ class ForkingRunnerPool(RunnerPool):
                 runner.reaped(exit_)
                 if runner.programs and not (runner.ready or runner.lost_server):
                     self._program_runners.failed(f"one {exit_}")
-                    self._no_programs_before = self._clock.monotonic() + _NO_PROGRAMS
+                    self._let_runners_run_programs()
                 self._reaper.add(runner, runner.cgroup)
                 ended.append(runner)
         self._check_idle()

@@ -100,6 +100,7 @@ def run_configured(
         _log.info("psched on %s, table %s", settings.safe_url, settings.table)
         for remark in remarks(settings):
             _log.warning("%s", remark)
+        # Now, so that this code is made immortal, too. Later generations can have another store.
         load_store(settings)
         read_spec = ConfigSource(given, environment, overrides, journal).read_spec
         return _run(read_spec, inbox, journal, terminal, cgroup, hidden=hidden)

@@ -138,9 +138,9 @@ def another_user(group):
         os.setgroups(before)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-@pytest.mark.parametrize(("group", "arrives"), [(GROUP, True), (OTHERS, False)])
-def test_a_member_of_the_group_wakes_the_master_and_others_do_not_and_do_not_notice(group, arrives):
+@contextlib.contextmanager
+def asked_as_another_user(group, arrives):
+    """The folder of a master's socket, which this group may write to; then whether a hint came."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -149,26 +149,24 @@ def test_a_member_of_the_group_wakes_the_master_and_others_do_not_and_do_not_not
         [path] = folder.iterdir()
         os.chown(path, 0, GROUP)
         with another_user(group):
-            send_hint([folder], CODE)
+            yield path
         assert bool(master.take()) == arrives
         master.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(("group", "arrives"), [(GROUP, True), (OTHERS, False)])
+def test_a_member_of_the_group_wakes_the_master_and_others_do_not_and_do_not_notice(group, arrives):
+    with asked_as_another_user(group, arrives) as path:
+        send_hint([path.parent], CODE)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize(("group", "arrives"), [(GROUP, True), (OTHERS, False)])
 def test_the_kernels_list_gives_nobody_more_rights(group, arrives):
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        master = WakeSocket([folder], SystemClock())
-        master.keep(CODE)
-        [path] = folder.iterdir()
-        os.chown(path, 0, GROUP)
-        with another_user(group):
-            assert path in [*listed_sockets(CODE)]
-            send_hint([], CODE)
-        assert bool(master.take()) == arrives
-        master.close()
+    with asked_as_another_user(group, arrives) as path:
+        assert path in [*listed_sockets(CODE)]
+        send_hint([], CODE)
 
 
 @pytest.mark.parametrize("name", [b"run", b"a b\xff c"])

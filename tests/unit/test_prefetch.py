@@ -16,7 +16,7 @@ SOON = 0.003
 
 @pytest.fixture(autouse=True)
 def one_per_slot(monkeypatch):
-    """Of most tests: one row is prefetched for each slot, however short the tasks are."""
+    """Have a worker prefetch at most one row for each slot; tests of more set another number."""
     monkeypatch.setattr(pacing, "_MOST_PER_SLOT", 1)
 
 
