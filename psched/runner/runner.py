@@ -228,6 +228,7 @@ class Runner:
             `psched.core.remote_policy`.
         tasks: how many tasks the process runs before it exits.
         hooks: has the hooks of each process.
+        stop: receives TERM in each process.
     """
 
     _link: Link
@@ -243,11 +244,12 @@ class Runner:
         judge: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         tasks: int,
         hooks: Dispatch,
+        stop: Stop,
     ) -> None:
         self._find = find
         self._hooks = hooks
         self._has_begun = False
-        self._stop = Stop()
+        self._stop = stop
         self._exit = PythonExit(hooks.before_exit)
         self._log = log
         self._open_schedules = open_schedules

@@ -57,8 +57,10 @@ from psched.process.link import Link
 from psched.process.spawn import exit_with, fork, prepare, run_users_code
 from psched.runner.forker import Forker, Origin
 from psched.runner.messages import TO_FORK_SERVER
+from psched.runner.rehearsal import rehearse
 from psched.runner.runner import Runner
 from psched.runner.shared_memory import StopFlags, StopFlagTable
+from psched.runner.stop import Stop
 from psched.service.immortal import make_code_immortal
 
 if TYPE_CHECKING:
@@ -199,7 +201,6 @@ def _main(worker: int, descriptor: int) -> int:
     table = StopFlagTable(descriptor=flags)
     table.close()
     allow_basic_config(journal)
-    make_code_immortal()
     return serve(channel, worker, table, journal, plan=given, config=_content(config))
 
 
@@ -220,6 +221,9 @@ def serve(
     config: bytes,
 ) -> int:
     """Load the handlers, tell the worker, and obey its orders; return the exit status."""
+    stop = Stop()
+    # First, so that none of the users' code takes part.
+    rehearse(stop, log)
     inbox = run_users_code(log, "fork server")
     named = Named(*plan["named"])
     settings = _Settings(config, plan["master"])
@@ -240,7 +244,9 @@ def serve(
             judge=settings.judge,
             tasks=plan["tasks"],
             hooks=dispatch or Dispatch(),
+            stop=stop,
         )
+        make_code_immortal()
         for number in inbox.take_over():
             _log.error("a module has replaced the handler of %s, which psched needs", number.name)
         prepare()

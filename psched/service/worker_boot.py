@@ -50,6 +50,7 @@ from psched.runner.forker import Origin, forked_with
 from psched.runner.runner import Runner
 from psched.runner.runner_pool import ForkingRunnerPool
 from psched.runner.shared_memory import StopFlagTable
+from psched.runner.stop import Stop
 from psched.service.functions import App
 from psched.service.lean_server import HandlerProcesses, run_confined
 from psched.worker.chores import create_missing_table, renew_times
@@ -309,6 +310,7 @@ def make_runner_pool(
         judge=partial(answer_request, settings=settings),
         tasks=settings.max_tasks_per_child,
         hooks=hooks or Dispatch(),
+        stop=Stop(),
     )
     run = runner.run
     if settings.task_signals == "own":

@@ -9,11 +9,13 @@ from support.processes import kill, server_of
 from support.waiting import has_ended, wait_for_end
 
 TELLING = """
-    import ctypes, json, os, sys
+    import ctypes, json, os, sys, threading
     from pathlib import Path
     from psched.application import Dispatch as Base
 
     LOADED_BY = os.getpid()
+    # Python makes this lock anew in each fork, unless psched leaves that out.
+    LOCK = threading._active_limbo_lock
     with open("imports", "a") as file:
         file.write(f"{LOADED_BY}\\n")
     COMMAND = Path("/proc/self/cmdline").read_text() + Path("/proc/self/environ").read_text()
@@ -26,6 +28,7 @@ TELLING = """
             "dumpable": ctypes.CDLL(None).prctl(3, 0, 0, 0, 0),
             "path": sys.path,
             "argv": sys.argv,
+            "hooks": threading._active_limbo_lock is not LOCK,
             "modules": [*sys.modules],
         }
         Path(task.key).write_text(json.dumps(found))
@@ -61,6 +64,7 @@ def test_it_loads_the_handlers_and_only_what_they_need_and_hides_what_the_worker
     assert not {"sqlalchemy", "click", "yaml", "psched.config", "random"} & {*found["modules"]}
     assert "open-sesame" not in found["command"]
     assert found["dumpable"] == 0
+    assert not found["hooks"]
     assert found["path"][0] == str(service.folder)
     assert master.stop() == 0
     assert has_ended(server)
