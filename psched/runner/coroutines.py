@@ -36,14 +36,20 @@ def run_in_loop(awaitable: Awaitable[Any], stop: Stop) -> Any:  # noqa: ANN401  
         with stop.cancelling(cancellation.ask):
             return await task
 
+    runner = asyncio.Runner()
     try:
-        return asyncio.run(main())
+        # The exception of TERM could end the creation of the loop, and nobody would close it.
+        with stop.guarded():
+            runner.get_loop()
+        return runner.run(main())
     except asyncio.CancelledError as error:
         if cancellation is None or not cancellation.reason:
             raise  # the handler has cancelled itself
         # The handler's own frames are kept, because they show what it was waiting for.
         waiting = error.with_traceback(without_own(error.__traceback__))
         raise ProcessStopError(cancellation.reason) from waiting
+    finally:
+        runner.close()
 
 
 class Cancellation:

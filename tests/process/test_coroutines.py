@@ -1,18 +1,25 @@
 """Asynchronous handlers: they run in an event loop, and are cancelled when they must stop."""
 
+import asyncio
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from psched.runner.shared_memory import Reason
+from psched.base.errors import ProcessStopError
+from psched.process.signals import SignalInbox
+from psched.runner.coroutines import run_in_loop
+from psched.runner.shared_memory import Reason, StopFlags
+from psched.runner.stop import Stop
 from support.asynchronous_handlers import HANDLERS, cancelled_many_times
 from support.bench import Bench
 from support.isolated import isolated, started_isolated
 from support.processes import title
+from support.waiting import PATIENCE
 
 FAILED = "Retry(wait=None, reason={!r})".format
 
@@ -216,3 +223,31 @@ assert "asyncio" in sys.modules
 
 def test_only_an_asynchronous_handler_has_asyncio_loaded_and_that_before_any_task():
     subprocess.run([sys.executable, "-c", LOADS], check=True)
+
+
+def loops_left_open():
+    """TERM arrives while an event loop is made: why the task stops; whether the loop is closed."""
+    flags, stop, made = StopFlags(), Stop(), []
+    inbox = SignalInbox([signal.SIGTERM])
+    stop.receive(flags)
+    new_event_loop = asyncio.new_event_loop
+
+    def interrupted():
+        made.append(new_event_loop())
+        signal.raise_signal(signal.SIGTERM)
+        return made[0]
+
+    asyncio.runners.events.new_event_loop = interrupted
+    coroutine = asyncio.sleep(PATIENCE)
+    stop.begin()
+    flags.write(Reason.TIMEOUT)
+    try:
+        run_in_loop(coroutine, stop)
+    except ProcessStopError as error:
+        return [str(error), [loop.is_closed() for loop in made], sorted(inbox.take())]
+    finally:
+        coroutine.close()
+
+
+def test_a_stop_while_the_event_loop_is_made_leaves_nothing_open():
+    assert isolated(loops_left_open) == ["timeout", [True], []]
