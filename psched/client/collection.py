@@ -17,7 +17,6 @@ from psched.client.arguments import (
     chosen_key,
     earliest,
     fields_of_push,
-    is_possible,
     keeping_history,
     keeping_output,
     lacks_type,
@@ -27,7 +26,7 @@ from psched.client.arguments import (
     stored_key,
 )
 from psched.client.auditor import Auditor, Author, this_process
-from psched.core.columns import check_number
+from psched.core.columns import check_number, is_possible
 from psched.core.definition import parse_row
 from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
 from psched.core.history.records import FAILED_FATES, FAILURES, GONE_AFTER, Fate, Outcome

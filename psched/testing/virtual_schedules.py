@@ -7,8 +7,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from heapq import merge
 from itertools import count
 from math import floor, inf
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
@@ -240,6 +242,17 @@ class Schedules(ScheduleCollection):
             before = due
 
     def _due(self, end: float) -> Iterator[tuple[str, int]]:
+        """What may be due up to an instant, and when: rows, and what a type's pause has held."""
+        now = self.clock.wall()
+        over = sorted(
+            (rule.until, rule.type or "")
+            for rule in self.pauses()
+            if rule.until is not None and now < rule.until <= end
+        )
+        ends = ((type_, until) for until, type_ in over)
+        return merge(self._rows_due(end), ends, key=itemgetter(1))
+
+    def _rows_due(self, end: float) -> Iterator[tuple[str, int]]:
         for metadata in self.list(status=("waiting", "running", "paused")):
             time = metadata.row.next_run_time
             if time is None or time > end:

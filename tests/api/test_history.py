@@ -101,6 +101,8 @@ def test_since_is_an_age_or_a_time(schedules, write, now, form):
         ("outcome", []),
         ("fate", 7),
         ("type", [7]),
+        ("type", "no UTF-8: \udc86"),
+        ("type", ["fine", "nul: \0"]),
         ("key", 7),
     ],
 )

@@ -165,6 +165,20 @@ def test_a_pause_that_ends_within_the_span_is_over(app):
         ]
 
 
+def test_what_the_pause_of_a_type_has_held_runs_when_it_ends(app):
+    @app.task("a")
+    def a():
+        pass
+
+    with Schedules(app) as schedules:
+        now = int(schedules.now())
+        schedules.add("k", "a", cron="* * * * *", next_time=now)
+        schedules.pause_type("a", until=now + 1)
+        assert schedules.next("k", 1)[0].run_at == now + 1
+        [run] = schedules.run_due(timedelta(seconds=1))
+        assert (run.task.scheduled_time, schedules.now()) == (now, now + 1)
+
+
 def test_paused_types_do_not_run_and_do_not_stop_others(app):
     ran = []
 
