@@ -22,9 +22,6 @@ COLUMNS = (
     ("× floor-db", "of_floor_db", "{:.2f}"),  # noqa: RUF001
     ("CPU ms/task", "cpu_ms", "{:.2f}"),
     ("without the server", "own_cpu_ms", "{:.2f}"),
-    ("its × floor-db", "cpu_of_floor_db", "{:.2f}"),  # noqa: RUF001
-    ("faults/task", "page_faults", "{:,.0f}"),
-    ("statements/task", "statements_per_task", "{:.2f}"),
     ("idle cores", "idle_share", "{:.0%}"),
 )
 """The head, the name in the JSON and the form of each column."""
