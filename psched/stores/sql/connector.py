@@ -226,7 +226,7 @@ class Connector:
         while True:
             try:
                 connection = self._connected()
-                self.step()
+                self.step(answers=self.dialect.prepares)
                 if self.is_replica and (writing or len(self._engines) > 1):
                     self._update_replica(connection)  # the replica may have been promoted
                     self.refuse_read_only(self.is_replica)

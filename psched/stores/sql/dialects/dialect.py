@@ -85,6 +85,8 @@ class Dialect:
             it.
         all_or_fail: statements that change rows by the statement ``{}``, and fail unless their
             number is ``:wanted``, for requests of many statements; empty if there are none.
+        prepares: whether the driver prepares a statement that is sent again and again, which takes
+            one more answer.
         host_clock: whether the store's clock is this host's clock. If so, psched must detect when a
             user sets the clock while tasks run.
         driver: SQLAlchemy's name of the driver whose connections ``connect`` can open.
@@ -152,6 +154,7 @@ class Dialect:
     node_state: str | None
     skips_locked: bool
     all_or_fail: tuple[str, ...] = ()
+    prepares: bool = False
     host_clock: bool
     driver: str
     connect: Callable[[Mapping[str, Any], Budget], Any]

@@ -361,6 +361,7 @@ POSTGRESQL = Dialect(
     all_or_fail=(
         "WITH done AS ({} RETURNING 1) SELECT 1 / CAST(COUNT(*) = :wanted AS INTEGER) FROM done",
     ),
+    prepares=True,
     host_clock=False,
     driver="psycopg",
     connect=_connect,
