@@ -55,23 +55,31 @@ def rehearse(stop: Stop, log: Log) -> None:
         log: this process's log, which gets no line.
     """
     process, environment = log.process, dict(os.environb)
+    try:
+        for _ in range(_TIMES):
+            _run(stop, log)
+    except OSError:
+        return  # no descriptor is left; runners then copy more memory
+    finally:
+        log.process, log.subject, log.copies_to = process, "", None
+        os.environb.clear()
+        os.environb.update(environment)
+
+
+def _run(stop: Stop, log: Log) -> None:
     dispatch = _Routes()
-    for _ in range(_TIMES):
-        runner = Runner(
-            find=Router(dispatch, {}).find,
-            log=log,
-            open_schedules=dict,  # type: ignore[arg-type]  # nobody opens them
-            judge=dict,
-            tasks=1,
-            hooks=dispatch,
-            stop=stop,
-        )
-        runner.before_fork(collects=False)  # else what is registered for the end would run now
-        ours, theirs = Link.pair()
-        ours.send({"run": _EMPTY}, b"{}")
-        runner.run(theirs, StopFlags())
-        ours.close()
-        theirs.close()
-    log.process, log.subject, log.copies_to = process, "", None
-    os.environb.clear()
-    os.environb.update(environment)
+    runner = Runner(
+        find=Router(dispatch, {}).find,
+        log=log,
+        open_schedules=dict,  # type: ignore[arg-type]  # nobody opens them
+        judge=dict,
+        tasks=1,
+        hooks=dispatch,
+        stop=stop,
+    )
+    runner.before_fork(collects=False)  # else what is registered for the end would run now
+    ours, theirs = Link.pair()
+    ours.send({"run": _EMPTY}, b"{}")
+    runner.run(theirs, StopFlags())
+    ours.close()
+    theirs.close()
