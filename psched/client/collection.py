@@ -589,19 +589,22 @@ class ScheduleCollection:
                 raise InvalidError("failed", f"and {other} both select records; leave one out")
             outcomes, fates = FAILURES, FAILED_FATES
         types = chosen_texts("type", type)
+        possible = frozenset(filter(is_possible, types))
         # A selection with both returns records that have one of either.
         both = bool(outcomes and fates) and not failed
         history = self._history()
         selection = RunSelection(
             key=chosen_key(key),
             with_extra_runs=key is not None and extra_runs and time is None,
-            types=types,
+            types=possible,
             outcomes=frozenset() if both else outcomes,
             fates=fates,
             since=None if since is None else self._earliest(since),
             covering=None if time is None else instant("time", time),
             limit=None if both else limit,
         )
+        if types and not possible:
+            return iter(())
         records = read_each(self._send, self._send(lambda: history.runs(selection)))
         if both:
             records = (each for each in records if each.outcome in outcomes)

@@ -7,7 +7,7 @@ from typing import Self
 from typing_extensions import override
 
 from psched.base.errors import InvalidError
-from psched.core.columns import check_number, is_possible
+from psched.core.columns import check_number
 from psched.core.model import RUNNING, STATUSES, WAITING, Row
 
 STATES = STATUSES | {RUNNING}
@@ -161,8 +161,6 @@ def chosen_texts(field: str, values: str | Iterable[str] | None) -> frozenset[st
     for value in listed:
         if not isinstance(value, str):
             raise InvalidError(field, f"must be a text or several, not {value!r}")
-        if not is_possible(value):
-            raise InvalidError(field, f"{value!r} is a text that no store can contain")
     return frozenset(listed)
 
 

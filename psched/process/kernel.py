@@ -6,6 +6,8 @@ import signal
 from contextlib import suppress
 from typing import NoReturn
 
+from setproctitle import setproctitle
+
 from psched.base.texts import cut, visible
 
 _PR_SET_PDEATHSIG = 1
@@ -185,9 +187,6 @@ def _prctl(option: int, value: int) -> None:
 
 def set_title(text: str) -> None:
     """Show a text as this process's title, for ``ps``; it must contain nothing secret."""
-    # Not at the top, because it imports logging, which `fork_hooks.load` must do.
-    from setproctitle import setproctitle  # noqa: PLC0415
-
     setproctitle(title_of(text))
 
 

@@ -80,7 +80,9 @@ _LONG = 3600.0
 
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]);"
-    # First of all, because other processes of the user can read the memory until then.
+    # Before the next module, which imports logging, too.
+    " from psched.process import fork_hooks; fork_hooks.load();"
+    # Soon, because other processes of the user can read the memory until then.
     " from psched.process import kernel; kernel.allow_dump(allowed=sys.argv[4] == 'dumpable');"
     " from psched.service.lean_server import main; main(sys.argv[3], int(sys.argv[1]))"
 )

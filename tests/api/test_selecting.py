@@ -57,8 +57,6 @@ class TestSelecting:
         [
             ("status", {"status": "lost"}),
             ("type", {"type": []}),
-            ("type", {"type": "no UTF-8: \udc86"}),
-            ("label", {"label": "nul: \0"}),
             ("reason", {"reason": 5}),
             ("reason", {"reason": ""}),
             ("keys", {}),
