@@ -8,7 +8,7 @@ from typing import Any
 
 from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
 from psched.base.quantities import DURATIONS, as_seconds
-from psched.core.columns import LATEST_TIME, is_possible
+from psched.core.columns import LATEST_TIME
 from psched.core.history.protocol import KeepsHistory
 from psched.core.model import DEFAULT_TYPE
 from psched.core.operations.extra_runs import random_id
@@ -87,6 +87,14 @@ def earliest(since: Since, now: Callable[[], float]) -> int:
     if isinstance(since, str | timedelta) or seconds < _LONGEST_AGE:
         seconds = now() - seconds
     return int(seconds * 1000)
+
+
+def is_possible(key: object) -> bool:
+    """Whether a store can contain a key; see `stored_key`."""
+    try:
+        return isinstance(key, str) and b"\0" not in key.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def stored_key(key: str) -> str:

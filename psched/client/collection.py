@@ -17,6 +17,7 @@ from psched.client.arguments import (
     chosen_key,
     earliest,
     fields_of_push,
+    is_possible,
     keeping_history,
     keeping_output,
     lacks_type,
@@ -26,7 +27,7 @@ from psched.client.arguments import (
     stored_key,
 )
 from psched.client.auditor import Auditor, Author, this_process
-from psched.core.columns import check_number, is_possible
+from psched.core.columns import check_number
 from psched.core.definition import parse_row
 from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
 from psched.core.history.records import FAILED_FATES, FAILURES, GONE_AFTER, Fate, Outcome
@@ -589,22 +590,19 @@ class ScheduleCollection:
                 raise InvalidError("failed", f"and {other} both select records; leave one out")
             outcomes, fates = FAILURES, FAILED_FATES
         types = chosen_texts("type", type)
-        possible = frozenset(filter(is_possible, types))
         # A selection with both returns records that have one of either.
         both = bool(outcomes and fates) and not failed
         history = self._history()
         selection = RunSelection(
             key=chosen_key(key),
             with_extra_runs=key is not None and extra_runs and time is None,
-            types=possible,
+            types=types,
             outcomes=frozenset() if both else outcomes,
             fates=fates,
             since=None if since is None else self._earliest(since),
             covering=None if time is None else instant("time", time),
             limit=None if both else limit,
         )
-        if types and not possible:
-            return iter(())
         records = read_each(self._send, self._send(lambda: history.runs(selection)))
         if both:
             records = (each for each in records if each.outcome in outcomes)

@@ -90,14 +90,6 @@ def check_text(field: str, text: object) -> str:
     return text
 
 
-def is_possible(text: object) -> bool:
-    """Whether every store can be asked for a text, even if it is no valid name."""
-    try:
-        return isinstance(text, str) and b"\0" not in text.encode()
-    except UnicodeEncodeError:
-        return False
-
-
 def check_payload_form(field: str, form: object) -> str:
     """Check and return the option that says how ``data`` wraps what is no JSON object."""
     if not isinstance(form, str) or form not in payload.WRAPPED_IN:

@@ -1,13 +1,16 @@
-"""SQL that finds rows by their keys, each of which has to fulfil a condition of its own.
+"""SQL that finds rows by texts, and by their keys with a condition for each.
 
-The texts are cached, because building them takes longer than the database needs for the statement.
+The texts of the latter are cached, because building them takes longer than the database needs for
+the statement.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import TextClause, text
+
+from psched.base.texts import storable
 
 Request = tuple[TextClause, dict[str, Any]]
 """A statement and the values that it binds."""
@@ -44,3 +47,13 @@ def fulfils(condition: str, count: int, place: str = "id") -> str:
 
 def _is_one_of(count: int, place: str = "id") -> str:
     return f"{place} IN ({', '.join(f':{place}{i}' for i in range(count))})"
+
+
+def numbered(name: str, chosen: Iterable[str]) -> dict[str, Any]:
+    """Values to bind for some texts; one that no store can contain is equal to none."""
+    return {f"{name}{i}": storable(value) for i, value in enumerate(sorted(chosen))}
+
+
+def placeholders(values: Mapping[str, Any]) -> str:
+    """What stands for the values in a list of SQL."""
+    return ", ".join(f":{name}" for name in values)

@@ -6,7 +6,7 @@ read page by page in the order of the listing, and the database omits the rows t
 then most of what it reads does match, and no list of keys fills the memory.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Self
@@ -17,6 +17,7 @@ from typing_extensions import override
 from psched.base.texts import storable
 from psched.core.model import RUNNING, WAITING, Row
 from psched.core.selection import SelectedRows, Selection
+from psched.stores.sql.conditions import numbered, placeholders
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.listing import FIRST_PAGE, Listing, Read, next_limit
 
@@ -68,8 +69,8 @@ class SelectingStatements:
             yield self._status()
         for column, chosen in ("type", selection.types), ("label", selection.labels):
             if chosen:
-                values = _numbered(column, chosen)
-                listed = _listed(values)
+                values = numbered(column, chosen)
+                listed = placeholders(values)
                 yield _Condition(
                     [f"{column} IN ({listed})"], f"{hidden(column)} IN ({listed})", values
                 )
@@ -90,8 +91,8 @@ class SelectingStatements:
         statuses, status = self._selection.statuses, self._dialect.exact.format("status")
         arms = []
         stored = statuses - {RUNNING}
-        values = _numbered("status", stored)
-        listed = _listed(values)
+        values = numbered("status", stored)
+        listed = placeholders(values)
         if stored:
             arms.append(f"status IN ({listed}) AND {AT_REST}")
         if WAITING in statuses:
@@ -273,14 +274,6 @@ class _RowsByKey(Iterator[Row]):
             self._page = [self._row_of(*found[key]) for key in reversed(keys) if key in found]
             self._limit = next_limit(self._limit, self._page)
         return self._page.pop()
-
-
-def _numbered(name: str, chosen: Iterable[str]) -> dict[str, Any]:
-    return {f"{name}{i}": storable(value) for i, value in enumerate(sorted(chosen))}
-
-
-def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f":{name}" for name in values)
 
 
 def _after(prefix: str) -> str | None:

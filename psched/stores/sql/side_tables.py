@@ -12,7 +12,7 @@ from sqlalchemy import Connection, TextClause, text
 
 from psched.base.errors import SchemaError, StoreError, TransientStoreError
 from psched.stores.pages import Page, Pages
-from psched.stores.sql.conditions import Request
+from psched.stores.sql.conditions import Request, numbered, placeholders
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.dialects import Dialect
 
@@ -129,9 +129,9 @@ class Where:
 
     def one_of(self, column: str, name: str, chosen: Iterable[str]) -> str:
         """A condition that a column has one of some values, which are bound."""
-        values = {f"{name}{i}": value for i, value in enumerate(sorted(chosen))}
+        values = numbered(name, chosen)
         self.values |= values
-        return f"{column} IN ({', '.join(f':{each}' for each in values)})"
+        return f"{column} IN ({placeholders(values)})"
 
     def __str__(self) -> str:
         return f" WHERE {' AND '.join(self.conditions)}" if self.conditions else ""
