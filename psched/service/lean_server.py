@@ -21,12 +21,6 @@ that finds this forks its fork server, which then loads the handlers in the same
 This module is the program of that process, so what it imports at its top is what every runner has.
 """
 
-# What comes first here is in the order in which it is to be done.
-# ruff: noqa: E402
-from psched.process import fork_hooks
-
-fork_hooks.load()
-
 import json
 import logging
 import os
