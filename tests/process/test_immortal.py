@@ -2,15 +2,15 @@
 
 import gc
 import os
-import resource
 import sys
 import weakref
+from functools import partial
 from types import FunctionType
 
-from psched.process.spawn import fork
 from psched.service import immortal
 from psched.service.immortal import make_code_immortal
 from support.isolated import isolated
+from support.page_faults import pages_copied
 
 HAS_IMMORTALS = sys.version_info >= (3, 12)
 MANY = 2**30
@@ -27,27 +27,16 @@ def make_functions(count):
     return [FunctionType(code, {}) for code in codes]
 
 
-def pages_copied(functions):
-    """How many pages a child copies that calls all these functions."""
-    read, write = os.pipe()
-
-    def call_all():
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for each in functions:
-            each(None)
-        after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        os.write(write, str(after - before).encode())
-        return 0
-
-    os.waitpid(fork(call_all), 0)
-    return int(os.read(read, 100))
+def call_all(functions):
+    for each in functions:
+        each(None)
 
 
 def copied_before_and_after():
     functions = make_functions(3000)
-    before = pages_copied(functions)
+    before = pages_copied(partial(call_all, functions))
     make_code_immortal()
-    return before, pages_copied(functions)
+    return before, pages_copied(partial(call_all, functions))
 
 
 def test_a_child_copies_fewer_pages_of_the_functions_that_it_calls():

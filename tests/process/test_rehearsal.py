@@ -4,36 +4,25 @@ import atexit
 import gc
 import logging
 import os
-import resource
+from functools import partial
 from pathlib import Path
 
 from psched.base.log import Log
 from psched.process.inheritance import open_descriptors
 from psched.process.link import Link
-from psched.process.spawn import fork
 from psched.runner import rehearsal
 from psched.runner.rehearsal import rehearse
 from psched.runner.runner import Runner
 from psched.runner.shared_memory import StopFlags
 from psched.runner.stop import Stop
 from support.isolated import isolated
+from support.page_faults import pages_copied
 
 
-def pages_of_a_runner(runner):
-    """How many pages a forked process copies that runs one task."""
-    read, write = os.pipe()
-
-    def run():
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        ours, theirs = Link.pair()
-        ours.send({"run": rehearsal._EMPTY}, b"{}")
-        runner.run(theirs, StopFlags())
-        after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        os.write(write, str(after - before).encode())
-        return 0
-
-    os.waitpid(fork(run), 0)
-    return int(os.read(read, 100))
+def run_one(runner):
+    ours, theirs = Link.pair()
+    ours.send({"run": rehearsal._EMPTY}, b"{}")
+    runner.run(theirs, StopFlags())
 
 
 def copied_before_and_after():
@@ -49,10 +38,10 @@ def copied_before_and_after():
     )
     runner.before_fork(collects=False)
     gc.freeze()
-    before = pages_of_a_runner(runner)
+    before = pages_copied(partial(run_one, runner))
     rehearse(stop, log)
     gc.freeze()
-    return before, pages_of_a_runner(runner)
+    return before, pages_copied(partial(run_one, runner))
 
 
 def test_a_runner_copies_fewer_pages_after_a_rehearsal():
