@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -94,6 +95,9 @@ _NO_PROGRAM = ProgramEnd(None, None)
 
 _LONGEST_EXIT = 5
 """Seconds after which a process that ends between two tasks is killed."""
+
+_LOOKS, _MOMENT = 20, 0.001
+"""How often a process with further threads is looked at again, and the seconds between."""
 
 _USUAL: list[dict[str, object]] = [
     {
@@ -474,6 +478,11 @@ def _is_clean() -> bool:
     restores the default action after a handler has called ``loop.add_signal_handler``.
     """
     try:
+        for _ in range(_LOOKS):
+            if threads() == 1:
+                break
+            # The kernel lists a thread for a moment after it was joined.
+            time.sleep(_MOMENT)
         return threads() == 1 and is_received(signal.SIGTERM)
     except OSError:  # threads cannot be counted, for example because no descriptor is left
         return False

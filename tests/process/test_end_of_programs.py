@@ -198,6 +198,25 @@ def test_a_process_that_goes_on_has_joined_its_threads_and_written_its_buffers(n
     assert processes == 1
 
 
+def joins_a_thread(task):
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+    tells_its_process(task)
+
+
+def count_processes(times):
+    bench = Bench({"joins": joins_a_thread}, max_tasks_per_child=1000)
+    for _ in range(times):
+        bench.run("joins")
+    bench.close()
+    return len({*Path("pids").read_text().split()})
+
+
+def test_a_thread_that_was_joined_never_keeps_its_process_from_going_on():
+    assert isolated(count_processes, 100) == 1
+
+
 def test_exit_functions_are_called_when_the_process_of_several_tasks_ends():
     assert isolated(read_after_each, ["registers"]) == [["", "last\nfirst\n"], 1]
 
