@@ -1,0 +1,46 @@
+"""A chaos tells a lost record from a lost run."""
+
+import pytest
+
+from psched.reports.findings import Kind, Violation
+from psched.testing.witnesses import Fault, Seen, Witness
+from support.chaos.run import lacks_only_records
+
+
+def witness(at, *, completed=True):
+    return Witness(
+        key="backup",
+        scheduled_time=at,
+        attempt=1,
+        owner="w.1",
+        fence=1,
+        host="h1",
+        started=at,
+        store_time=at,
+        ended=at + 1,
+        completed=completed,
+    )
+
+
+def missing(kind=Kind.MISSING, **of):
+    return Violation(kind=kind, key="backup", instant=100, text="", **of)
+
+
+SLOW = Fault(at=100, until=103, host="h1", what="slow answers")
+
+
+@pytest.mark.parametrize(
+    ("violation", "witnesses", "faults", "is_record"),
+    [
+        (missing(), [witness(100)], [SLOW], True),
+        (missing(until=102, count=2), [witness(100), witness(102)], [SLOW], True),
+        (missing(until=102, count=2), [witness(100)], [SLOW], False),
+        (missing(), [witness(100, completed=False)], [SLOW], False),
+        (missing(), [witness(40)], [SLOW], False),
+        (missing(), [witness(100)], [], False),
+        (missing(kind=Kind.STUCK), [witness(100)], [SLOW], False),
+    ],
+)
+def test_a_record_is_told_from_a_run(violation, witnesses, faults, is_record):
+    seen = Seen(witnesses=witnesses, records=[], audits=[], faults=faults, lease=17, now=1000)
+    assert lacks_only_records(violation, seen) is is_record
