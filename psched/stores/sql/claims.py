@@ -247,6 +247,7 @@ class CompareAndSwap(Strategy):
             rows = self._connector.read(lambda c: raw_execute.rows(c, statement, values))
         if not rows:
             return None, rows
+        rows = self._sql.unpacked(rows)
         self._connector.refuse_read_only(rows[0][READ_ONLY])
         now = float(rows[0][NOW])
         if not self._checks_clock:

@@ -6,6 +6,7 @@ table's name, which the configuration restricts to a plain identifier, and the d
 are interpolated; values are bound.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain
@@ -51,6 +52,7 @@ PLACE, NOW, READ_ONLY = range(len(COLUMNS), len(COLUMNS) + 3)
 """
 
 _PAYLOADS = ("data", "options")
+_PLACES_OF_PAYLOADS = tuple(map(COLUMNS.index, _PAYLOADS))
 
 # SQL that computes the length of a row's lease, as psched.base.lease_times.lease_time does in
 # Python.
@@ -165,6 +167,13 @@ class Statements:
     ) -> None:
         now, ahead = dialect.now_floor, dialect.integer.format(":horizon")
         self._place = dialect.place
+        extra = (dialect.place, dialect.now, dialect.read_only)
+        seen = ", ".join((columns, *extra))
+        self._packs = dialect.array is not None
+        if dialect.array is not None:
+            others = [name for name in COLUMNS if name not in _PAYLOADS]
+            payloads = [dialect.payload.format(name) for name in _PAYLOADS]
+            seen = ", ".join((*payloads, dialect.array.format(", ".join((*others, *extra)))))
         types = {f"only{i}": type_ for i, type_ in enumerate(only)}
         placeholders = ", ".join(f":{name}" for name in types)
         ours = f" AND {dialect.exact.format('type')} IN ({placeholders})" if only else ""
@@ -191,13 +200,12 @@ class Statements:
             free_or_later = f"leased_by IS NULL AND (held_by IS NULL OR {later})"
             near += f" AND ({free_or_later} OR {_LEASE} < :since_step)"
         self.due = text(
-            f"SELECT {columns}, {dialect.place}, {dialect.now}, {dialect.read_only} FROM {table}"
+            f"SELECT {seen} FROM {table}"
             f" WHERE next_run_time <= {now} + {ahead}{between}{ours}{near}"
             " ORDER BY next_run_time, id LIMIT :limit"
         ).bindparams(**types)
         self._due_among = (
-            f"SELECT {columns}, {dialect.place}, {dialect.now}, {dialect.read_only} FROM {table}"
-            f" WHERE next_run_time + 0 <= {now}{ours}{claimable} AND "
+            f"SELECT {seen} FROM {table} WHERE next_run_time + 0 <= {now}{ours}{claimable} AND "
         )
         # `psched.stores.sql.paused_backlog` reads the due rows slice by slice with these.
         slice_ = (
@@ -396,6 +404,10 @@ class Statements:
         condition = f"id = :id{{0}} AND {_AS_SEEN} AND {_HELD_AS_SEEN}"
         return conditional_text(self._claim, condition, len(seen), self._place), values
 
+    def unpacked(self, found: Sequence[Columns]) -> Sequence[Columns]:
+        """The rows that `due` or `due_among` has found, as columns."""
+        return [*map(_unpacked, found)] if self._packs else found
+
     def due_among(self, keys: Sequence[str]) -> Request:
         """A request like `due` for those of the given rows that are due."""
         statement, values = by_keys(self._due_among, keys)
@@ -458,6 +470,15 @@ _INSERTED = {
 """The columns of a new row that differ between rows, and their types in PostgreSQL."""
 
 _inserted_of = attrgetter("key", *[*_INSERTED][1:])
+
+
+def _unpacked(packed: Columns) -> Columns:
+    *payloads, array = packed
+    columns: list[Any] = json.loads(array)
+    for place, payload in zip(_PLACES_OF_PAYLOADS, payloads, strict=True):
+        columns.insert(place, payload)
+    return columns
+
 
 _SEEN = ("id", "fence", "version", "due")
 _values_of = itemgetter(PLACE, KEY, FENCE, VERSION, DUE)

@@ -52,6 +52,8 @@ class Dialect:
         packed: converts compressed bytes to a value that a payload column can store.
         as_bytes: whether a payload column has bytes. The driver would send a payload that is a text
             in the character set of the connection.
+        array: SQL that joins values to a JSON array, if the driver takes longer to read one column
+            of a result than to parse such an array of thirty; else None.
         text: SQL that converts a key back to text after it was read through ``payload``.
         hex: SQL for the bytes of a text column as hexadecimal digits.
         after: an SQL condition that is true if a pair of columns is greater than a pair of values.
@@ -135,6 +137,7 @@ class Dialect:
     payload: str
     packed: ColumnForm
     as_bytes: bool = False
+    array: str | None = None
     text: str
     hex: str
     after: str

@@ -293,6 +293,7 @@ MYSQL = Dialect(
     payload="{}",
     packed=bytes,
     as_bytes=True,
+    array="JSON_ARRAY({})",
     text="{}",
     hex="HEX({})",
     # This condition is neither a comparison of pairs nor split into two queries: for both, MySQL
