@@ -241,3 +241,16 @@ def test_a_look_that_fails_is_followed_by_shorter_ones(behind, store, work, monk
         with contextlib.suppress(StoreBusyError):
             found(work, "new")
     assert store.get("new").owner is not None
+
+
+def test_the_claim_after_a_settlement_is_sent_with_it_between_two_looks(behind, store, work):
+    due = int(store.now())
+    store.add([Row(key=key, next_time=due, next_run_time=due) for key in "xy"], nonce="n")
+    behind._next_look = float("inf")
+    [first] = work.claim(limit=1)
+    end = Settlement(
+        key=first.key, token=first.token, version=first.version, next_time=None, remove=True
+    )
+    settled, claimed = store.settle_and_claim([end], "w.with", limit=1, horizon=1, **LEASE)
+    assert settled == {first.key: Settled.DONE}
+    assert [row.key for row in claimed.rows] == ["y"]

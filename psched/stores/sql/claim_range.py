@@ -95,6 +95,11 @@ class Continuing:
         """Where others begin to search: the place, if a look at everything takes long."""
         return EVERYWHERE.after if self._search is None else self.front
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether the next claim is one claim of the other strategy, and looks nowhere else."""
+        return self._search is None or self._clock.monotonic() < self._next_look
+
     def claim(
         self,
         owner: str,

@@ -141,8 +141,7 @@ class PassingOver:
     @property
     def is_quick(self) -> bool:
         """Whether `claim_quickly` can be called: no search is needed."""
-        searches = self._backlog is not None or self._inner.begin != EVERYWHERE.after
-        return not (searches or self._is_to_look)
+        return self._backlog is None and self._inner.is_quick and not self._is_to_look
 
     @property
     def _is_to_look(self) -> bool:
