@@ -59,11 +59,11 @@ class PyMySQLConnection(Connection):
         return super().query(sql, unbuffered)
 
     @override
-    def literal(self, obj: object) -> str:
+    def escape(self, obj: object, mapping: Any = None) -> str:
         # Most values are these, for which PyMySQL makes three calls each.
         if obj is None:
             return "NULL"
-        return str(obj) if type(obj) is int else super().literal(obj)
+        return str(obj) if type(obj) is int else super().escape(obj, mapping)
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:  # noqa: ANN401  # PyMySQL's
         """Create an SSL context from PyMySQL's options.
