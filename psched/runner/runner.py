@@ -480,9 +480,9 @@ def _is_clean() -> bool:
     try:
         for _ in range(_LOOKS):
             if threads() == 1:
-                break
+                return is_received(signal.SIGTERM)
             # The kernel lists a thread for a moment after it was joined.
             time.sleep(_MOMENT)
-        return threads() == 1 and is_received(signal.SIGTERM)
     except OSError:  # threads cannot be counted, for example because no descriptor is left
-        return False
+        pass
+    return False
