@@ -1,13 +1,13 @@
 """The shapes of the messages between a master and its workers, and of a master's status document.
 
 A shape says which fields a message must have, and which values each field can have. The receiver
-rejects a message of any other shape; see `psched.process.message_shapes`. ``psched status``
+rejects a message of any other shape; see `psched.process.link`. ``psched status``
 receives the status document.
 """
 
 from collections.abc import Mapping
 
-from psched.process.message_shapes import (
+from psched.process.link import (
     LONGEST_TIME,
     Check,
     Shapes,

@@ -16,10 +16,9 @@ from psched.master.leftover_processes import PAUSE
 from psched.master.nonce_file import NonceFile
 from psched.master.worker_child import CLEAN_UP_LIMIT, WorkerChild
 from psched.process.cgroup import Cgroup
-from psched.process.child import Exit, Spawner
+from psched.process.child import Exit, OrphanReaper, Spawner
 from psched.process.deadman import Deadline
 from psched.process.link import Link
-from psched.process.orphan_reaper import OrphanReaper
 
 _log = logging.getLogger("psched.master")
 

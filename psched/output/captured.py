@@ -7,8 +7,7 @@ from fcntl import ioctl
 from termios import FIONREAD
 from typing import NamedTuple
 
-from psched.process.channel import MOST_DESCRIPTORS
-from psched.process.message_shapes import Shapes, flag, line, listed, whole
+from psched.process.link import MOST_DESCRIPTORS, Shapes, flag, line, listed, whole
 
 LONGEST_LIVE = 2**16
 """The most bytes of one message with live output."""

@@ -33,8 +33,8 @@ from psched.output.collector import Collector, Inherited
 from psched.output.masking import Masking, Secrets
 from psched.output.service_output import ServiceOutput
 from psched.process import tree
-from psched.process.channel import Channel
 from psched.process.kernel import OomScore
+from psched.process.link import Channel
 from psched.process.spawn import launch
 
 _log = logging.getLogger("psched.worker")

@@ -26,8 +26,8 @@ from psched.base.log_lines import COPIED
 from psched.output.captured import LONGEST_LIVE, LONGEST_TAIL, is_empty, unread
 from psched.output.masking import Masking, Secrets
 from psched.output.service_output import ServiceOutput
-from psched.process.channel import Channel
 from psched.process.kernel import set_title
+from psched.process.link import Channel
 
 MOST_PENDING = 2**18
 """The most bytes that wait for one reader. Of more output, the oldest is left out."""

@@ -30,9 +30,8 @@ from psched.base.clock import Clock
 from psched.output.captured import Pipe
 from psched.output.collection import OutputCollection
 from psched.process import tree
-from psched.process.channel import MOST_DESCRIPTORS, Channel
 from psched.process.child import Exit
-from psched.process.link import Link
+from psched.process.link import MOST_DESCRIPTORS, Channel, Link
 from psched.process.spawn import launch
 from psched.runner.forker import Origin
 from psched.runner.messages import FROM_FORK_SERVER, TO_FORK_SERVER

@@ -15,11 +15,10 @@ from typing import Any
 
 from psched.base.texts import brief
 from psched.process import kernel, program_runner
-from psched.process.channel import Channel
 from psched.process.fork_hooks import forked, without_hooks
 from psched.process.inheritance import readers, reopen
 from psched.process.kernel import set_title
-from psched.process.link import Link
+from psched.process.link import Channel, Link
 from psched.process.signals import SIGNALS, SignalInbox
 from psched.process.spawn import blank, fork, inherited, prepare
 

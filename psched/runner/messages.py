@@ -9,7 +9,7 @@ from psched.application.task import LONGEST_WAIT
 from psched.core.columns import LONGEST_CRON
 from psched.core.history.records import LARGEST_RESULT, LONGEST_ERROR
 from psched.process.child import Exit
-from psched.process.message_shapes import (
+from psched.process.link import (
     Shapes,
     any_whole,
     attached,

@@ -22,9 +22,8 @@ from psched.output.captured import Pipe
 from psched.output.collection import OutputCollection
 from psched.process import tree
 from psched.process.cgroup import Cgroup, OomCounter, RunnerCgroups
-from psched.process.child import Child, Exit, exit_of, reap
+from psched.process.child import Child, Exit, OrphanReaper, exit_of, reap
 from psched.process.link import Link
-from psched.process.orphan_reaper import OrphanReaper
 from psched.process.program_runner import STOP
 from psched.process.signals import Waitable
 from psched.runner.fork_server import MOST_AT_ONCE, Born, ForkServer

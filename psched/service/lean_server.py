@@ -45,9 +45,8 @@ from psched.handlers.configured import (
     load_handlers,
 )
 from psched.process import kernel
-from psched.process.channel import Channel
 from psched.process.inheritance import UserDescriptors, open_descriptors
-from psched.process.link import Link
+from psched.process.link import Channel, Link
 from psched.process.spawn import exit_with, fork, prepare, run_users_code
 from psched.runner.forker import Forker, Origin
 from psched.runner.messages import TO_FORK_SERVER

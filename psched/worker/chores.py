@@ -16,7 +16,7 @@ from psched.config import Config
 from psched.core.local_times import renewed_row
 from psched.core.store_protocol import Backlog, Store
 from psched.master.reports.health import MOST_DUE
-from psched.process.message_shapes import LONGEST_TIME
+from psched.process.link import LONGEST_TIME
 from psched.triggers import zone
 from psched.worker.context import Context
 from psched.worker.store_gateway import StoreGateway

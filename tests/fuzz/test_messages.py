@@ -8,9 +8,8 @@ import struct
 import pytest
 
 from psched.master import messages as master_messages
-from psched.process import message_shapes
-from psched.process.channel import Channel
-from psched.process.link import Link
+from psched.process import link
+from psched.process.link import Channel, Link
 from psched.runner import messages
 from support.bench import Bench
 from support.fuzzing import FACTOR, cases, told
@@ -23,7 +22,7 @@ ACCEPTED = {
     name: accepted
     for module in (master_messages, messages)
     for name, accepted in vars(module).items()
-    if isinstance(accepted, message_shapes.Shapes) and accepted.kinds
+    if isinstance(accepted, link.Shapes) and accepted.kinds
 }
 """What each side of a line accepts, by its name."""
 
@@ -101,7 +100,7 @@ def test_a_field_that_nobody_checks_is_found(name, monkeypatch):
         kind: {field: check if field == kind else lambda _: True for field, check in fields.items()}
         for kind, fields in accepted.kinds.items()
     }
-    planted = message_shapes.Shapes(kinds, accepted.longest)
+    planted = link.Shapes(kinds, accepted.longest)
     monkeypatch.setattr(Link, "_next", looking_past(Link._next, accepted, planted))
     with pytest.raises(AssertionError):
         check_link(30_000)  # it ends at the first that is found

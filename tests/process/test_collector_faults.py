@@ -9,7 +9,7 @@ import pytest
 from psched.base.clock import SystemClock
 from psched.output.captured import FROM_COLLECTOR, TO_COLLECTOR
 from psched.output.collection import OutputCollection
-from psched.process.channel import Channel
+from psched.process.link import Channel
 from support.isolated import isolated
 
 

@@ -12,8 +12,7 @@ from psched.base.clock import SystemClock
 from psched.master.messages import STATUS
 from psched.master.reports import queries
 from psched.master.reports.status_socket import StatusSocket
-from psched.process.link import packed
-from psched.process.message_shapes import Shapes
+from psched.process.link import Shapes, packed
 from psched.testing import ManualClock
 from support.odd_files import KINDS, leave
 from support.waiting import HANG_TIMEOUT, wait_until

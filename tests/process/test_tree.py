@@ -1,6 +1,6 @@
 """Killing trees: whatever a process has started, however it hides, is found and killed.
 
-By walking, and where a cgroup can be made, by that: see `psched.process.orphan_reaper`.
+By walking, and where a cgroup can be made, by that: see `psched.process.child`.
 """
 
 import os
@@ -14,9 +14,8 @@ import pytest
 from psched.base.clock import SystemClock
 from psched.process import kernel, tree
 from psched.process.cgroup import MasterCgroup
-from psched.process.child import Child, reap
+from psched.process.child import Child, OrphanReaper, reap
 from psched.process.link import Link
-from psched.process.orphan_reaper import OrphanReaper
 from psched.runner.shared_memory import Reason
 from support.bench import Bench
 from support.cgroups import below, leave, own_cgroup

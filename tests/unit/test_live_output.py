@@ -16,8 +16,7 @@ from psched.master.reports import queries
 from psched.master.reports.output_relay import MOST_READERS, MOST_WAITING, OutputRelay
 from psched.master.reports.status_socket import StatusReader
 from psched.output.collector import LONGEST_LIVE, MOST_PENDING, LiveReader
-from psched.process.link import Link, packed
-from psched.process.message_shapes import LONGEST_TIME
+from psched.process.link import LONGEST_TIME, Link, packed
 from psched.reports.redaction import Redaction
 from psched.testing import ManualClock
 from support.waiting import HANG_TIMEOUT

@@ -13,7 +13,7 @@ from psched.core.columns import LATEST_TIME, NAME_LENGTH
 from psched.core.definition import LONGEST_CRON, LONGEST_KEY, parse_row
 from psched.core.model import Occurrence, Row
 from psched.master import messages
-from psched.process import message_shapes
+from psched.process import link
 from psched.runner.messages import (
     FROM_FORK_SERVER,
     FROM_PROGRAM_RUNNER,
@@ -177,12 +177,12 @@ def test_a_worker_may_tell_whether_it_could_claim_lately(name, good):
 
 @pytest.mark.parametrize("value", [True, False, -1, 2.0, 2**63, "1", None])
 def test_whole_numbers_are_neither_flags_nor_texts(value):
-    assert not message_shapes.whole()(value)
+    assert not link.whole()(value)
 
 
 @pytest.mark.parametrize("value", [True, nan, inf, -inf, -0.1, 1e13, 10**400, "1", None])
 def test_numbers_are_finite_and_within_bounds(value):
-    assert not message_shapes.number()(value)
+    assert not link.number()(value)
 
 
 @pytest.mark.parametrize("message", [None, [], "done", 1, {}, {"unknown": 1}, {"": {}}])
@@ -224,4 +224,4 @@ def test_each_field_of_a_record_is_checked(record):
 def test_a_master_can_report_the_path_of_any_configuration():
     for path in "/etc/\udcff.yml", "/etc/\n.yml", "/etc/ü.yml", f"/{'x' * 4000}\udcff":
         settings = replace(from_mapping({"url": "memory:"}), origin=Path(path))
-        assert message_shapes.brief_text(service_description(settings)["config"])
+        assert link.brief_text(service_description(settings)["config"])

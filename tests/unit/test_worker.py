@@ -11,7 +11,7 @@ from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
 from psched.base.lease_times import Deadlines
 from psched.core.history.protocol import RunSelection
 from psched.core.store_protocol import Store
-from psched.process.message_shapes import LONGEST_TIME
+from psched.process.link import LONGEST_TIME
 from psched.stores import CAN_LACK
 from psched.worker.worker import LEFT_BEHIND
 from support.driven import START, driven_host
