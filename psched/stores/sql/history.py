@@ -161,7 +161,7 @@ class HistoryStatements:
         self.many_runs = Insertion(
             self.runs.quoted, types, {}, dialect, quote, ignore=self.runs.ignore
         )
-        self.has_arrays = dialect.arrays
+        self.reads_json = dialect.reads_json
         self._earlier = (
             f"SELECT {self.runs.columns} FROM {self._runs}"
             f" WHERE {self._key} = :key AND scheduled_time <= :covering"
@@ -610,7 +610,7 @@ class SqlHistory(SideStore, KeepsHistory):
 
     def insert_records(self, connection: Connection, records: Sequence[RunRecord]) -> None:
         """Insert records on the connection of a transaction, except those that exist already."""
-        if self._sql.has_arrays:
+        if self._sql.reads_json:
             for request in self.insertions(records):
                 self._connector.step()
                 raw_execute.count(connection, *request)

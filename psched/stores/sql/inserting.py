@@ -1,5 +1,6 @@
 """SQL that inserts one row, or many with one statement."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -15,8 +16,9 @@ from psched.stores.sql.dialects import Dialect
 class Insertion:
     """Inserts rows into a table, or builds the statements that do.
 
-    A database that can read arrays as a table gets one array for each column. PostgreSQL needs
-    three times as long to parse the thousands of values of the other form.
+    A database that can read JSON as a table gets all rows as one value. PostgreSQL needs three
+    times as long to parse the thousands of values of the other form, and its driver longer still to
+    convert them, or an array for each column.
 
     Args:
         table: the table's name, quoted for the database.
@@ -45,13 +47,13 @@ class Insertion:
         self._row = f"({', '.join(f':{name}{{0}}' for name in columns)}{constants})"
         self._ignore = ignore
         self._values = text(self._head), text(self._row.format(""))
-        arrays = ", ".join(f"CAST(:{name} AS {of}[])" for name, of in columns.items())
-        self._arrays = None
-        if dialect.arrays:
+        self._json = None
+        if dialect.reads_json:
             given = ", ".join(f"given.{name}" for name in names)
-            self._arrays = text(
+            declared = ", ".join(map(" ".join, zip(names, columns.values(), strict=True)))
+            self._json = text(
                 f"{head} SELECT {given}{constants}"  # noqa: S608
-                f" FROM UNNEST({arrays}) AS given ({', '.join(names)}) {ignore}"
+                f" FROM json_to_recordset(CAST(:rows AS JSON)) AS given ({declared}) {ignore}"
             )
 
     def send(
@@ -61,7 +63,7 @@ class Insertion:
         **values: Any,  # noqa: ANN401
     ) -> None:
         """Insert rows, all or none, by the connection's driver."""
-        if self._arrays is not None or len(rows) == 1:
+        if self._json is not None or len(rows) == 1:
             raw_execute.count(connection, *self.request(rows, **values))
         else:
             raw_execute.insert_many(connection, *self._values, rows, values)
@@ -69,15 +71,15 @@ class Insertion:
     def request(self, rows: Sequence[Sequence[Any]], **values: Any) -> Request:  # noqa: ANN401
         """A request that inserts rows, all or none.
 
-        For many rows, `send` is faster, unless the database gets arrays.
+        For many rows, `send` is faster, unless the database gets JSON.
         """
-        if self._arrays is not None and len(rows) > 1:
-            columns = map(list, zip(*rows, strict=True))
-            return self._arrays, {**dict(zip(self._names, columns, strict=True)), **values}
+        if self._json is not None:
+            given = [dict(zip(self._names, row, strict=True)) for row in rows]
+            return self._json, {"rows": json.dumps(given, ensure_ascii=False), **values}
         names = numbered(self._names, len(rows))
-        given = dict(zip(names, chain.from_iterable(rows), strict=True))
+        bound = dict(zip(names, chain.from_iterable(rows), strict=True))
         statement = _insert_text(self._head, self._row, len(rows), self._ignore)
-        return statement, {**given, **values}
+        return statement, {**bound, **values}
 
 
 @lru_cache(maxsize=32)

@@ -74,7 +74,7 @@ class Dialect:
         isolation: a query whose last column is the session's isolation level.
         encryption: a query whose last column is the session's encryption, an empty text if the
             session is not encrypted.
-        arrays: whether a statement can bind lists, and read them as the columns of a table.
+        reads_json: whether a statement can read a JSON array of objects as a table.
         aborts: whether an error in one statement aborts the whole transaction.
         begin: the statement that begins a transaction that will write.
         ignore_duplicate: the end of an INSERT that leaves out a row that exists already: ``{0}``
@@ -149,7 +149,7 @@ class Dialect:
     server: str
     isolation: str
     encryption: str
-    arrays: bool
+    reads_json: bool = False
     aborts: bool
     begin: str
     ignore_duplicate: str

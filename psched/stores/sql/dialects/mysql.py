@@ -315,7 +315,6 @@ MYSQL = Dialect(
         "SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')"
     ),
     encryption="SHOW SESSION STATUS LIKE 'Ssl_version'",
-    arrays=False,
     aborts=False,
     begin="BEGIN",
     ignore_duplicate="ON DUPLICATE KEY UPDATE {1} = {1}",

@@ -351,7 +351,7 @@ POSTGRESQL = Dialect(
     server="SELECT 'PostgreSQL ' || current_setting('server_version')",
     isolation="SELECT current_setting('transaction_isolation')",
     encryption="SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()",
-    arrays=True,
+    reads_json=True,
     aborts=True,
     begin="BEGIN",
     ignore_duplicate="ON CONFLICT ({0}) DO NOTHING",

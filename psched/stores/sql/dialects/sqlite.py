@@ -277,7 +277,6 @@ SQLITE = Dialect(
     server="SELECT 'SQLite ' || sqlite_version()",
     isolation="SELECT 'serializable'",
     encryption="SELECT 'no need to, a file'",
-    arrays=False,
     aborts=False,
     begin="BEGIN IMMEDIATE",
     ignore_duplicate="ON CONFLICT ({0}) DO NOTHING",
