@@ -188,6 +188,7 @@ UNJUDGED = {
     "due_keys": "reads every key that is due; sent when one of them is no text",
     "quarantine_by_hex": "the same",
     "send_insert": "its statement does what that of `insert` does",
+    "unpacked": "it sends nothing",
 }
 """The other names in `Statements`, and why it does not matter what they cost."""
 
@@ -426,7 +427,8 @@ def test_the_rows_that_extra_runs_hold_are_there_and_are_passed_over(crowd):
     assert len(crowd.extra) == LIMIT
     statement, values = JUDGED["due"](crowd)
     keys = {row.key for row in crowd.extra}
-    assert all(keys.isdisjoint(map(str, row)) for row in crowd.store._query(statement, values))
+    found = crowd.sql.unpacked(crowd.store._query(statement, values))
+    assert all(keys.isdisjoint(map(str, row)) for row in found)
 
 
 def test_a_claim_passes_over_the_rows_of_an_earlier_time(crowd):
