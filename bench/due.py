@@ -59,15 +59,18 @@ def claimed(store: Any, claims: int, sent: Statements) -> Sample:  # noqa: ANN40
     """Claims by psched; what it sends for them is kept."""
     sent.clear()
 
-    send = raw_execute._send
+    unwatched = raw_execute.rows, raw_execute.count
 
-    def keep(connection: Any, statement: Any, values: Any, answer: Any) -> Any:  # noqa: ANN401
-        sent.append((statement, values))
-        return send(connection, statement, values, answer)
+    def keep(send: Any) -> Any:  # noqa: ANN401
+        def kept(connection: Any, statement: Any, values: Any) -> Any:  # noqa: ANN401
+            sent.append((statement, values))
+            return send(connection, statement, values)
+
+        return kept
 
     nonce = f"due{time.monotonic_ns()}"
     keys = []
-    raw_execute._send = keep
+    raw_execute.rows, raw_execute.count = map(keep, unwatched)
     try:
         begun = time.perf_counter()
         for count in range(claims):
@@ -75,7 +78,7 @@ def claimed(store: Any, claims: int, sent: Statements) -> Sample:  # noqa: ANN40
             keys += [row.key for row in rows]
         took = time.perf_counter() - begun
     finally:
-        raw_execute._send = send
+        raw_execute.rows, raw_execute.count = unwatched
     assert len(keys) == claims * BATCH
     once(keys, {*keys})
     return {"rows_per_second": len(keys) / took, "rows": len(keys)}

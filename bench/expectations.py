@@ -82,9 +82,9 @@ def judged(store: Any, expect: dict[str, Any], minutes: int) -> Sample:  # noqa:
     settings = from_mapping({"url": "sqlite:///unused.db", "expect": expect})
     clock, sent, took, read = ManualClock(), [0], list[float](), store._connector.read
 
-    def counting(work: Any) -> Any:  # noqa: ANN401
+    def counting(*work: Any) -> Any:  # noqa: ANN401
         sent[0] += 1
-        return read(work)
+        return read(*work)
 
     store._connector.read = counting
     judge = Judge(store, store.alerts, settings, clock=clock, rng=random.Random(1))  # noqa: S311  # jitter

@@ -56,16 +56,16 @@ class Budget:
 
     def step(self, *, answers: bool = False, ahead: float = 0.0) -> None:
         """Begin a step of the current request."""
-        used = self._clock.monotonic() - self._begun
+        now = self._clock.monotonic()
+        used = now - self._begun
         if used + ahead > self._seconds:
             rest = f", the others would take {ahead:.1f} s" if ahead else ""
             raise TimeoutError(
                 f"its first answers took {used:.1f} s{rest}, and database_timeout is"
                 f" {self._seconds:g} s"
             )
-        self.renew()
-        if answers:
-            self._latest = self._begun + 2 * self._seconds
+        self._ends = now + self._seconds
+        self._latest = self._begun + 2 * self._seconds if answers else None
 
     def finish(self) -> None:
         """Begin the last step of the current request, which has all the time that is left."""

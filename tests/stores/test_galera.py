@@ -181,10 +181,10 @@ class TestConflictAtCommit:
         numbers = []
         run = stores[0]._connector.run
 
-        def note(work):
+        def note(work, *arguments):
             def noted(connection):
                 try:
-                    return work(connection)
+                    return work(connection, *arguments)
                 except DBAPIError as error:
                     numbers.append(error.orig.args[0])
                     raise

@@ -50,8 +50,8 @@ def pages(store):
     """What the store's queries return, each a list of rows."""
     found, read = [], store._connector.read
 
-    def noting(work):
-        answer = read(work)
+    def noting(*work):
+        answer = read(*work)
         found.append(answer)
         return answer
 
@@ -84,7 +84,7 @@ def test_a_listing_goes_on_where_it_was_when_the_store_has_been_away(store):
     add(store, dict.fromkeys(keys, 7))
     rows, read, found = store.rows(), store._connector.read, []
 
-    def away(_work):
+    def away(*_work):
         store._connector.read = read
         raise StoreUnavailableError("away")
 

@@ -73,7 +73,7 @@ class Unanswered:
         """Execute a delayed request, whose sender does not wait for the answer any more."""
         self._execute(*self.late.pop(place))
 
-    def _send(self, work):
+    def _send(self, *work):
         if self.fault == "late":
             self.late.append((work, self.subject))
         met = None if self.fault in ("request", "late") else self._execute(work, self.subject)
@@ -82,7 +82,7 @@ class Unanswered:
         return met
 
     def _execute(self, work, subject):
-        met = self._run(work)
+        met = self._run(*work)
         self._wrote(subject, met)
         return met
 

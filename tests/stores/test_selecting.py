@@ -81,10 +81,10 @@ def test_a_selection_goes_on_where_it_was_when_the_store_has_been_away(filled, m
     assert len(keys) > 9
     rows, read, found, calls = filled.rows(selection), filled._connector.read, [], itertools.count()
 
-    def sometimes_away(work):
+    def sometimes_away(*work):
         if next(calls) % 7 == 3:
             raise StoreUnavailableError("away")
-        return read(work)
+        return read(*work)
 
     filled._connector.read = sometimes_away
     refused = 0
@@ -113,7 +113,7 @@ def test_few_queries_read_a_narrow_selection(filled, monkeypatch):
     failed = [row for row in filled.rows() if row.status == "failed"]
     assert failed
     sent, read = [], filled._connector.read
-    monkeypatch.setattr(filled._connector, "read", lambda work: sent.append(work) or read(work))
+    monkeypatch.setattr(filled._connector, "read", lambda *work: sent.append(work) or read(*work))
     found = [*filled.rows(Selection(statuses=frozenset({"failed"})))]
     assert {row.key for row in found} == {row.key for row in failed}
     assert len(sent) == 3  # the count, the keys, the rows

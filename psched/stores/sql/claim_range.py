@@ -21,6 +21,7 @@ None of it is stored; each worker finds it out by itself.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as changed
+from functools import partial
 from math import inf
 
 from psched.base.clock import Clock
@@ -109,10 +110,7 @@ class Continuing:
         within: Range = EVERYWHERE,
     ) -> Claimed:
         """Claim rows that are due; see `Strategy.claim`."""
-
-        def claim(range_: Range) -> Claimed:
-            return self._inner.claim(owner, limit, lease, horizon, range_)
-
+        claim = partial(self._inner.claim, owner, limit, lease, horizon)
         if self._claimed < self._many:
             return self._look(claim, within)
         if self._clock.monotonic() >= self._next_look:

@@ -20,7 +20,6 @@ from contextlib import suppress
 from math import ceil
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import TextClause
 from typing_extensions import override
 
 from psched.base.errors import StoreError, UnknownOutcomeError
@@ -123,8 +122,7 @@ def choose(connector: Connector, sql: Statements, wanted: str) -> Strategy:
 
 def rows_held_by(owner: str, connector: Connector, sql: Statements) -> Sequence[Row]:
     """Read the rows whose leases an owner still holds."""
-    found = connector.read(lambda c: raw_execute.rows(c, sql.held, {"owner": owner}))
-    return [Row(*columns) for columns in found]
+    return [Row(*columns) for columns in connector.query(sql.held, {"owner": owner})]
 
 
 class SkipLocked(Strategy):
@@ -159,7 +157,7 @@ class SkipLocked(Strategy):
             if first:
                 found = self._connector.rows_after(first, statement, values)
             else:
-                found = self._connector.run(lambda c: raw_execute.rows(c, statement, values))
+                found = self._connector.run(raw_execute.rows, statement, values)
         except UnknownOutcomeError as error:
             raise ClaimUnknownError(owner, ()) from error
         except InvalidValueError:
@@ -206,14 +204,23 @@ class CompareAndSwap(Strategy):
         within: Range = EVERYWHERE,
     ) -> Claimed:
         values = {"horizon": ceil(horizon), "limit": limit, **within.values}
-        return self._claim(owner, limit, lease, (self._sql.due, values))
+        found = self._read_near((self._sql.due, values), lease)
+        return self._claim(owner, limit, lease, *found)
 
     def claim_among(self, owner: str, keys: Sequence[str], lease: Mapping[str, int]) -> Claimed:
         """Claim those of some rows that are due, and that no rule pauses; see `claim`."""
-        return self._claim(owner, len(keys), lease, self._sql.due_among(keys))
+        found = self._read_near(self._sql.due_among(keys), lease)
+        return self._claim(owner, len(keys), lease, *found)
 
-    def _claim(self, owner: str, limit: int, lease: Mapping[str, int], reading: Request) -> Claimed:
-        now, near = self._read_near(reading, lease)
+    def _claim(
+        self,
+        owner: str,
+        limit: int,
+        lease: Mapping[str, int],
+        now: float | None,
+        near: Sequence[Columns],
+    ) -> Claimed:
+        """Claim those rows that are due, given what `_read_near` has returned."""
         if now is None:
             return Claimed()
         due = [columns for columns in near if columns[DUE] <= now]
@@ -244,7 +251,7 @@ class CompareAndSwap(Strategy):
         if first:
             rows = self._connector.rows_after(first, statement, values)
         else:
-            rows = self._connector.read(lambda c: raw_execute.rows(c, statement, values))
+            rows = self._connector.read(raw_execute.rows, statement, values)
         if not rows:
             return None, rows
         rows = self._sql.unpacked(rows)
@@ -273,7 +280,7 @@ class CompareAndSwap(Strategy):
         keys = [columns[KEY] for columns in due]
         statement, values = self._sql.claim(owner, due)
         try:
-            won = self._write(statement, {**values, **lease})
+            won = self._connector.write(statement, {**values, **lease})
         except UnknownOutcomeError as error:
             raise ClaimUnknownError(owner, keys) from error
         except InvalidValueError as error:
@@ -298,7 +305,8 @@ class CompareAndSwap(Strategy):
         A row that the database refuses again is quarantined.
         """
         if len(due) == 1:
-            self._write(self._sql.quarantine, {**as_seen(due[0]), "reason": str(error)})
+            values = {**as_seen(due[0]), "reason": str(error)}
+            self._connector.write(self._sql.quarantine, values)
             return []
         try:
             return [won for each in due for won in self._swap(owner, [each], lease)]
@@ -310,16 +318,12 @@ class CompareAndSwap(Strategy):
 
         Such keys cannot be bound as text, so the rows are selected by the bytes of their keys.
         """
-        found = self._connector.read(lambda c: raw_execute.rows(c, self._sql.due_keys, {}))
-        for (key,) in found:
+        for (key,) in self._connector.query(self._sql.due_keys, {}):
             try:
                 bytes.fromhex(key).decode()
             except UnicodeDecodeError:
                 values = {"hex": key, "reason": "id: is not UTF-8"}
-                self._write(self._sql.quarantine_by_hex, values)
-
-    def _write(self, statement: TextClause, values: Mapping[str, object]) -> int:
-        return self._connector.run(lambda c: raw_execute.count(c, statement, values))
+                self._connector.write(self._sql.quarantine_by_hex, values)
 
 
 _WHOLE = len(COLUMNS)

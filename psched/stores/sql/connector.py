@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, TypeVarTuple
 
 from sqlalchemy import Connection, Engine, TextClause, create_engine, event, text
 from sqlalchemy.engine import make_url
@@ -36,6 +36,7 @@ from psched.stores import connection_advice, deadline_socket
 from psched.stores.deadline_socket import Budget
 from psched.stores.forks import FileOwnership, Ownership
 from psched.stores.sql import galera, raw_execute
+from psched.stores.sql.conditions import Request
 from psched.stores.sql.dialects import Dialect, ServerInfo, dialect_of
 from psched.stores.sql.errors import ErrorKind, exception_for
 from psched.stores.sql.raw_execute import Columns
@@ -76,6 +77,7 @@ class ClockSteps:
 
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 LOCK_WAIT = 1.0
 """The most seconds for which psched repeats work that fails because of another session's lock."""
@@ -95,7 +97,7 @@ Each pause is chosen at random from this range.
 class Connector:
     """Runs work on a connection, and raises psched's exceptions for the database's errors.
 
-    Work is a function that is called with the connection.
+    Work is a function that is called with the connection and the given arguments.
 
     Args:
         timeout: the longest wait for an answer of the server, in seconds.
@@ -209,46 +211,49 @@ class Connector:
         finally:
             self._in_request = False
 
-    def run(self, work: Callable[[Connection], T]) -> T:
+    def run(self, work: Callable[[Connection, *Ts], T], *arguments: *Ts) -> T:
         """Run work that sends at most one statement that writes."""
-        return self._run(work, writing=True)
+        return self._run(work, arguments, writing=True)
 
-    def _run(self, work: Callable[[Connection], T], *, writing: bool) -> T:
+    def _run(
+        self, work: Callable[[Connection, *Ts], T], arguments: tuple[*Ts], *, writing: bool
+    ) -> T:
         if self._in_transaction is not None:
             # An error is the transaction's, which explains it.
             self.step()
-            return work(self._in_transaction)
-        with self.request():
-            return self._run_until_unlocked(work, writing=writing)
-
-    def _run_until_unlocked(self, work: Callable[[Connection], T], *, writing: bool) -> T:
+            return work(self._in_transaction, *arguments)
         give_up_at = self._clock.monotonic() + LOCK_WAIT
-        while True:
-            try:
-                connection = self._connected()
-                self.step(answers=self.dialect.prepares)
-                if self.is_replica and (writing or len(self._engines) > 1):
-                    self._update_replica(connection)  # the replica may have been promoted
-                    self.refuse_read_only(self.is_replica)
-                return work(connection)
-            except DBAPIError as error:
-                kind = self._classify(error)
-                if kind is ErrorKind.TRANSIENT and self._clock.monotonic() < give_up_at:
-                    self._clock.sleep(self._rng.uniform(*_PAUSES))
-                    self._budget.begin()
-                    continue
-                if kind is ErrorKind.TRANSIENT:
-                    self._leave_desynced(error)
-                raise self._failure(kind, error) from None
+        with self.request():
+            while True:
+                try:
+                    connection = self._connected()
+                    self.step(answers=self.dialect.prepares)
+                    if self.is_replica and (writing or len(self._engines) > 1):
+                        self._update_replica(connection)  # the replica may have been promoted
+                        self.refuse_read_only(self.is_replica)
+                    return work(connection, *arguments)
+                except DBAPIError as error:
+                    self._pause_or_raise(error, give_up_at)
 
-    def read(self, work: Callable[[Connection], T]) -> T:
+    def _pause_or_raise(self, error: DBAPIError, give_up_at: float) -> None:
+        """Pause because of another session's lock, or raise the exception for an error."""
+        kind = self._classify(error)
+        if kind is ErrorKind.TRANSIENT:
+            if self._clock.monotonic() < give_up_at:
+                self._clock.sleep(self._rng.uniform(*_PAUSES))
+                self._budget.begin()
+                return
+            self._leave_desynced(error)
+        raise self._failure(kind, error) from None
+
+    def read(self, work: Callable[[Connection, *Ts], T], *arguments: *Ts) -> T:
         """Run work that only reads.
 
         If the url names several servers, the work reads only from the primary, because the data of
         a replica can be out of date.
         """
         try:
-            return self._run(work, writing=False)
+            return self._run(work, arguments, writing=False)
         except UnknownOutcomeError as error:
             raise StoreUnavailableError(str(error)) from None
 
@@ -288,7 +293,7 @@ class Connector:
 
     def rows_after(
         self,
-        first: Sequence[tuple[TextClause, Mapping[str, Any]]],
+        first: Sequence[Request],
         statement: TextClause,
         values: Mapping[str, Any],
     ) -> Sequence[Columns]:
@@ -305,11 +310,11 @@ class Connector:
 
     def query(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Columns]:
         """Send a query; return all rows of its result."""
-        return self.read(lambda c: raw_execute.rows(c, statement, values))
+        return self.read(raw_execute.rows, statement, values)
 
     def write(self, statement: TextClause, values: Mapping[str, Any]) -> int:
         """Send one statement that writes; return the number of rows that it matched."""
-        return self.run(lambda c: raw_execute.count(c, statement, values))
+        return self.run(raw_execute.count, statement, values)
 
     def write_parts(self, parts: Sequence[T], write: Callable[[Connection, T], object]) -> None:
         """Write several parts, all or none; each one may take as long as a request.
@@ -317,7 +322,7 @@ class Connector:
         A single part needs no transaction, because ``write`` writes it by one statement.
         """
         if len(parts) == 1:
-            self.run(lambda c: write(c, parts[0]))
+            self.run(write, parts[0])
             return
 
         def work(connection: Connection) -> None:
@@ -382,7 +387,7 @@ class Connector:
         """
         if self._ownership.lost or (self._connection and self._has_ended(self._connection)):
             self.disconnect()
-        if self._connection is not None and self._is_astray(self._connection):
+        if self._connection is not None and self.dialect.is_astray(self._connection):
             self.disconnect()
             raise exception_for(
                 ErrorKind.UNAVAILABLE, "its file has been moved, removed or replaced"
@@ -412,9 +417,6 @@ class Connector:
             return hasattr(opened, "fileno") and deadline_socket.has_ended(opened.fileno())
         except connection.dialect.loaded_dbapi.Error:
             return True  # the driver has noticed it
-
-    def _is_astray(self, connection: Connection) -> bool:
-        return self.dialect.is_astray is not None and self.dialect.is_astray(connection)
 
     def _open(self) -> Connection:
         self.step(answers=True)

@@ -28,7 +28,8 @@ def rows(
     connection: Connection, statement: ClauseElement, values: Mapping[str, Any]
 ) -> Sequence[Columns]:
     """Send a query; return all rows of its result."""
-    return _send(connection, statement, values, _fetch_all)
+    compiled = _compile(statement, connection.dialect)
+    return _execute(connection, compiled.text, compiled.bind(values), _fetch_all)
 
 
 def rows_after(
@@ -98,7 +99,8 @@ def _last_of_pipeline(
 
 def count(connection: Connection, statement: ClauseElement, values: Mapping[str, Any]) -> int:
     """Send a statement that writes; return the number of rows that it matched."""
-    return _send(connection, statement, values, _row_count)
+    compiled = _compile(statement, connection.dialect)
+    return _execute(connection, compiled.text, compiled.bind(values), _row_count)
 
 
 def repeat(
@@ -157,16 +159,6 @@ def _fetch_only(cursor: Any) -> Sequence[Columns]:  # noqa: ANN401  # PEP 249
             return []
     found: Sequence[Columns] = cursor.fetchall()
     return found
-
-
-def _send(
-    connection: Connection,
-    statement: ClauseElement,
-    values: Mapping[str, Any],
-    read_result: Callable[[Any], T],
-) -> T:
-    compiled = _compile(statement, connection.dialect)
-    return _execute(connection, compiled.text, compiled.bind(values), read_result)
 
 
 def _execute(

@@ -138,7 +138,7 @@ class SqlStore(TableStore[Statements]):
     def announce(self) -> None:
         """Tell all who listen, as `Announces.announce` describes."""
         if (statement := self._announcement) is not None:
-            self._connector.run(lambda c: raw_execute.send(c, statement))
+            self._connector.run(raw_execute.send, statement)
 
     def listen(self, heard: Callable[[], object], is_over: Callable[[], bool]) -> None:
         """Listen to announcements, as `Announces.listen` describes."""
@@ -146,7 +146,7 @@ class SqlStore(TableStore[Statements]):
         if listen is None:
             raise NotSupportedError("wake: this database announces nothing; use local")
         try:
-            connector.read(lambda c: listen(c, self._channel, heard, is_over, connector.renew))
+            connector.read(listen, self._channel, heard, is_over, connector.renew)
         finally:
             self.disconnect()  # or what is announced would pile up on the connection
 
@@ -336,7 +336,7 @@ class SqlStore(TableStore[Statements]):
             try:
                 claimed = self._claim_after(
                     settlements,
-                    lambda: strategy.claim_quickly(owner, min(limit, BATCH), lease, horizon),
+                    partial(strategy.claim_quickly, owner, min(limit, BATCH), lease, horizon),
                 )
             except UnknownOutcomeError as error:
                 self._apart_until = self._clock.monotonic() + _APART

@@ -100,8 +100,8 @@ class Dialect:
         begin_session: sets the session's options on a new connection, in as few requests as
             possible, and returns the server's properties. The second argument is the timeout in
             milliseconds.
-        is_astray: tells whether a connection has opened a file that is no longer at the url's path;
-            None if the database is not a file.
+        is_file: whether the database is a file, and not a server.
+        is_astray: tells whether a connection has opened a file that is no longer at the url's path.
         connecting_fix: returns how to correct the cause of a driver's exception that was raised on
             connecting; None if its number does not tell. The second argument is the settings for
             encryption. Errors of the network and of encryption
@@ -164,7 +164,8 @@ class Dialect:
     connect_args: Callable[[float, Tls | None], Mapping[str, object]]
     engine_args: Mapping[str, object]
     begin_session: Callable[[Connection, int], ServerInfo]
-    is_astray: Callable[[Connection], bool] | None = None
+    is_file: bool = False
+    is_astray: Callable[[Connection], bool] = lambda _connection: False
     connecting_fix: Callable[[BaseException, Tls | None], str | None]
     other_fix: str
     fix: str
@@ -179,8 +180,3 @@ class Dialect:
     init_session: tuple[str, ...]
     classify: Callable[[BaseException], ErrorKind]
     explain: Callable[[BaseException], str]
-
-    @property
-    def is_file(self) -> bool:
-        """Whether the database is a file, and not a server."""
-        return self.is_astray is not None

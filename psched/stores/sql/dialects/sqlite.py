@@ -291,6 +291,7 @@ SQLITE = Dialect(
     connect_args=lambda _timeout, _tls: {"timeout": 0, "factory": _Connection},
     engine_args={},
     begin_session=_begin_session,
+    is_file=True,
     is_astray=_is_astray,
     connecting_fix=_connecting_fix,
     other_fix="check the file with `sqlite3 FILE 'PRAGMA integrity_check'`",
