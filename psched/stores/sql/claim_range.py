@@ -1,11 +1,13 @@
-"""Keeps claims fast while the database keeps what nobody needs any more.
+"""Keeps claims fast while very many entries of the index of times are of no use to them.
 
-PostgreSQL, MariaDB and MySQL keep each version of a row that an open transaction might still read.
-So while somebody dumps the database, or has forgotten a transaction, the index of times has entries
-of all rows that were due meanwhile, and a search from its beginning passes all of them.
+**Old entries.** PostgreSQL, MariaDB and MySQL keep each version of a row that an open transaction
+might still read. So while somebody dumps the database, or has forgotten a transaction, the index of
+times has entries of all rows that were due meanwhile, and a search from its beginning passes all of
+them.
 
-So a worker that has claimed many rows continues each claim where the last one has ended. Nearly all
-rows fall due at the present time, so that nothing is left before that place but what
+So a worker that has claimed many rows continues each claim where the last one has ended
+(`Continuing`). Nearly all rows fall due at the present time, so that nothing is left before that
+place but what
 
 - was given an earlier time: a row inserted by plain SQL, a schedule that is resumed,
 - is claimable again: a lease or a hold has ended by itself, or a claim was rolled back,
@@ -15,20 +17,39 @@ A look at everything finds these rows. It may take a twentieth of the time, so t
 nearly all the time if there are few old entries. If there are so many that it would delay tasks, it
 goes over them step by step, from the place back to the beginning.
 
+**Paused types.** A claim passes over the due rows of paused types, because only the row contains
+its type. With a million of them, it takes seconds, and a claim that takes longer than
+``database_timeout`` claims nothing at all. So once a claim was slow, and rules hold back many due
+rows, the claims of this worker have two parts (`PassingOver`):
+
+- Each claim looks for what has fallen due since `_Backlog.passed`, a time that follows the store's
+  clock at a distance of `_PASSED_SLACK` seconds.
+- A search goes over the rows that fell due before, one slice with each claim. It finds rows that
+  were given an earlier time, and rows that were committed late. The first search begins at once;
+  when one has ended, the next one begins later.
+
+A worker without such a backlog sends no further query. With one, each claim first reads the rules:
+when they have changed, rows that were held back are due, and so all of this begins anew.
+
 None of it is stored; each worker finds it out by itself.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
 from math import inf
+from typing import Any
+
+from sqlalchemy import TextClause
 
 from psched.base.clock import Clock
 from psched.base.errors import StoreError
 from psched.core.store_protocol import Claimed
-from psched.stores.sql.claims import EVERYWHERE, Place, Range, Strategy
+from psched.stores.sql.claims import EVERYWHERE, CompareAndSwap, Place, Range, Strategy
 from psched.stores.sql.connector import Connector
+from psched.stores.sql.pauses import HeldBack, held_back_by
+from psched.stores.sql.statements import Statements
 
 _MANY = 300
 """A worker that has claimed fewer rows begins each claim at the beginning."""
@@ -218,3 +239,238 @@ class Continuing:
 def _latest(now: float) -> Place:
     """The last place where a claim can continue. It follows the store's clock, also back."""
     return int(now) - _SLACK, ""
+
+
+_SLOW_CLAIM = 0.03
+"""After a claim that took so many seconds, the rules are read."""
+
+_LOOK_INTERVAL = 10.0
+"""Seconds that pass at least before they are read again, if claims are slow for another reason."""
+
+_BACKLOG = 2000
+"""If so many rows have been due longest, and nearly all of them are paused, they are a backlog."""
+
+_NEARLY_ALL = 0.9
+
+_PASSED_SLACK = 10
+"""Rows are looked for by every claim until so many seconds after they fell due, because the
+transaction that has added a row may be committed some time after it has read the clock."""
+
+_SMALLEST, _LARGEST = 250, 20_000
+"""The least and the most rows of a slice."""
+
+_SLICE_TIME = 0.02
+"""Seconds that reading a slice should take."""
+
+_FIRST = 20
+"""While the search rests, each claim reads so many rows that have been due longest."""
+
+_REST = 20
+"""The search rests for so many times as long as it took."""
+
+_LONGEST_REST = 60.0
+"""The most seconds for which the search rests."""
+
+
+@dataclass(slots=True)
+class _Backlog:
+    """Many due rows of paused types.
+
+    Attributes:
+        held_back: the rules when the backlog was found.
+        passed: the search finds what was due until this time, in Unix seconds of the store's clock.
+        until: the search that is going on ends at this time.
+        place: time and key of the last row that the search has read; None at its beginning.
+        seen: how many rows it has read.
+        took: for how many seconds it has read them.
+        next_search: when the next one begins, in seconds of the monotonic clock.
+        size: the number of rows of the next slice.
+    """
+
+    held_back: HeldBack
+    passed: int
+    until: int
+    place: tuple[int, str | bytes] | None = None
+    seen: int = 0
+    took: float = 0.0
+    next_search: float = -inf
+    size: int = _SMALLEST
+
+
+class PassingOver:
+    """Claims due rows with another strategy, and quickly passes over those of paused types.
+
+    Args:
+        by_key: claims the rows that the search has found.
+        held_back: the statement that reads which rules hold.
+        only: the types of the rows that are claimed; empty means all types.
+        sender: sends other statements with the first one of a claim; None if nobody can.
+    """
+
+    def __init__(
+        self,
+        inner: Continuing,
+        by_key: CompareAndSwap,
+        sql: Statements,
+        held_back: TextClause,
+        *,
+        connector: Connector,
+        clock: Clock,
+        only: Sequence[str],
+        sender: Strategy | None,
+    ) -> None:
+        self.sender = sender
+        self.name = inner.name
+        self._inner = inner
+        self._by_key = by_key
+        self._sql = sql
+        self._held_back = held_back
+        self._query = connector.query
+        self._clock = clock
+        self._only = frozenset(only)
+        self._backlog: _Backlog | None = None
+        # The first claim of a worker could already take too long.
+        self._is_unsure = True
+        self._next_look = -inf
+
+    @property
+    def after(self) -> Place:
+        """Nearly all rows up to this place are paused, or are claimed."""
+        return max(self._inner.begin, self._passed.after)
+
+    @property
+    def _passed(self) -> Range:
+        """The rows that each claim looks for."""
+        return EVERYWHERE if self._backlog is None else Range((self._backlog.passed, ""))
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether `claim_quickly` can be called: no search is needed."""
+        return self._backlog is None and self._inner.is_quick and not self._is_to_look
+
+    @property
+    def _is_to_look(self) -> bool:
+        return self._is_unsure and self._clock.monotonic() >= self._next_look
+
+    def claim_quickly(
+        self, owner: str, limit: int, lease: Mapping[str, int], horizon: float
+    ) -> Claimed:
+        """Claim as `claim` does, and send nothing but what claims the rows."""
+        begun = self._clock.monotonic()
+        self._is_unsure = True  # also if an error is raised
+        claimed = self._inner.claim(owner, limit, lease, horizon)
+        self._is_unsure = self._clock.monotonic() - begun >= _SLOW_CLAIM
+        return claimed
+
+    def claim(self, owner: str, limit: int, lease: Mapping[str, int], horizon: float) -> Claimed:
+        """Claim rows that are due; see `Strategy.claim`."""
+        if self._backlog is not None:
+            self._check(self._backlog)
+        if self._backlog is None and self._is_to_look:
+            self._next_look = self._clock.monotonic() + _LOOK_INTERVAL
+            self._backlog = self._look()
+        if (backlog := self._backlog) is None:
+            return self.claim_quickly(owner, limit, lease, horizon)
+        if backlog.held_back.everything:
+            return Claimed()
+        is_due = self._clock.monotonic() >= backlog.next_search
+        find = self._search if is_due else self._first
+        claimed = self._claim_found(find, backlog, owner, limit, lease)
+        if claimed.rows:
+            return claimed
+        claimed = self._inner.claim(owner, limit, lease, horizon, self._passed)
+        if claimed.more:
+            return claimed
+        # All that was due, and not paused, has been claimed by somebody.
+        backlog.passed = max(backlog.passed, backlog.held_back.now - _PASSED_SLACK)
+        return changed(claimed, more=backlog.place is not None)
+
+    def _claim_found(
+        self,
+        find: Callable[[_Backlog, int], Sequence[str]],
+        backlog: _Backlog,
+        owner: str,
+        limit: int,
+        lease: Mapping[str, int],
+    ) -> Claimed:
+        """Claim the rows that the search finds in its next slice, or that are at the beginning."""
+        before = changed(backlog)
+        keys = find(backlog, limit)
+        if not keys:
+            return Claimed()
+        try:
+            return changed(self._by_key.claim_among(owner, keys, lease), more=True)
+        except StoreError:
+            self._backlog = before  # the slice is read again
+            raise
+
+    def _check(self, backlog: _Backlog) -> None:
+        """Forget the backlog if the rules have changed, or if the clock was set back."""
+        found = held_back_by(self._query(self._held_back, {}))
+        if found.names != backlog.held_back.names or found.now < backlog.held_back.now:
+            self._backlog, self._is_unsure, self._next_look = None, True, -inf
+        else:
+            backlog.held_back = found
+
+    def _look(self) -> _Backlog | None:
+        """Find out whether rules hold back very many rows."""
+        found = held_back_by(self._query(self._held_back, {}))
+        if not found.names:
+            return None
+        values = {"until": found.now, "limit": _BACKLOG}
+        rows = self._query(self._sql.first_overdue, values)
+        paused = sum(found.everything or type_ in found.types for *_, type_ in rows)
+        if len(rows) < _BACKLOG or paused < _NEARLY_ALL * _BACKLOG:
+            return None
+        passed = found.now - _PASSED_SLACK
+        return _Backlog(held_back=found, passed=passed, until=passed)
+
+    def _search(self, backlog: _Backlog, limit: int) -> Sequence[str]:
+        """Read the next slice of the backlog; return the keys of rows that are not paused."""
+        begun = self._clock.monotonic()
+        values: dict[str, Any] = {"until": backlog.until, "limit": backlog.size}
+        statement = self._sql.first_overdue
+        if backlog.place is not None:
+            statement = self._sql.overdue
+            values |= dict(zip(("time", "id"), backlog.place, strict=True))
+        rows, keys = self._query(statement, values), list[str]()
+        is_last = len(rows) < backlog.size
+        for count, (place, time, key, type_) in enumerate(rows, 1):
+            backlog.place = time, place
+            if self._takes(backlog, type_):
+                keys.append(key)
+            if len(keys) == limit:
+                is_last &= count == len(rows)
+                break
+        ended = self._clock.monotonic()
+        backlog.seen += len(rows)
+        backlog.took += ended - begun
+        self._choose_size(backlog, ended - begun)
+        if is_last:
+            self._rest(backlog, ended)
+        return keys
+
+    def _first(self, backlog: _Backlog, limit: int) -> Sequence[str]:
+        """Return the keys of rows that are not paused, among those that have been due longest.
+
+        Plain SQL inserts rows that have been due for ever: their ``next_run_time`` is 0.
+        """
+        rows = self._query(self._sql.first_overdue, {"until": backlog.passed, "limit": _FIRST})
+        return [key for *_, key, type_ in rows if self._takes(backlog, type_)][:limit]
+
+    def _takes(self, backlog: _Backlog, type_: str) -> bool:
+        return type_ not in backlog.held_back.types and (not self._only or type_ in self._only)
+
+    def _choose_size(self, backlog: _Backlog, took: float) -> None:
+        if took > 2 * _SLICE_TIME:
+            backlog.size = max(_SMALLEST, backlog.size // 2)
+        elif took < _SLICE_TIME / 2:
+            backlog.size = min(_LARGEST, backlog.size * 2)
+
+    def _rest(self, backlog: _Backlog, now: float) -> None:
+        """Prepare the next search; forget the backlog if only a few rows are left of it."""
+        if backlog.seen < _BACKLOG:
+            self._backlog = None
+        backlog.next_search = now + min(_LONGEST_REST, _REST * backlog.took)
+        backlog.until, backlog.place = backlog.passed, None
+        backlog.seen, backlog.took = 0, 0.0

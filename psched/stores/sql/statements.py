@@ -207,7 +207,7 @@ class Statements:
         self._due_among = (
             f"SELECT {seen} FROM {table} WHERE next_run_time + 0 <= {now}{ours}{claimable} AND "
         )
-        # `psched.stores.sql.paused_backlog` reads the due rows slice by slice with these.
+        # `psched.stores.sql.claim_range` reads the due rows slice by slice with these.
         slice_ = (
             f"SELECT {dialect.payload.format('id')}, next_run_time, id, type FROM {table} WHERE"
             f" next_run_time <= {dialect.integer.format(':until')}"

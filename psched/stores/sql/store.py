@@ -42,7 +42,7 @@ from psched.core.store_protocol import (
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
 from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
-from psched.stores.sql.claim_range import Continuing
+from psched.stores.sql.claim_range import Continuing, PassingOver
 from psched.stores.sql.claims import (
     AT_ANY_TIME,
     CompareAndSwap,
@@ -56,7 +56,6 @@ from psched.stores.sql.dialects.callers_transaction import JoinedTransaction, ca
 from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.history import InsertRecords
 from psched.stores.sql.listing import Listing
-from psched.stores.sql.paused_backlog import PassingOver
 from psched.stores.sql.pauses import SqlPauses
 from psched.stores.sql.schema import Schema
 from psched.stores.sql.selecting import SelectedListing
@@ -538,7 +537,7 @@ class SqlStore(TableStore[Statements]):
                 CompareAndSwap(self._connector, sql),
                 sql,
                 self.pauses.select_holding,
-                query=self._query,
+                connector=self._connector,
                 clock=self._clock,
                 only=self._only,
                 sender=best if can_send and dialect.all_or_fail else None,
