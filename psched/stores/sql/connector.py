@@ -345,12 +345,16 @@ class Connector:
             # Nothing was sent, so the connection stays usable and open.
             raise StoreSlowError(f"the database answers too slowly: {error}") from None
 
+    def open(self) -> None:
+        """Open a connection, unless there is one, so that what it tells is known."""
+        self.read(lambda _connection: None)
+
     def catch_up(self) -> None:
         """Wait until the server has applied all writes that other sessions have committed so far.
 
         Only a node of a Galera cluster has to wait.
         """
-        self.read(lambda _connection: None)  # opens a connection, which sets `in_cluster`
+        self.open()
         if self.in_cluster:
             self.read(lambda c: galera.read_caught_up(c, self.dialect, _read_anything))
 

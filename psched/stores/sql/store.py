@@ -82,7 +82,6 @@ class SqlStore(TableStore[Statements]):
         self._schema = Schema(parameters.table, dialect)
         quoted = self._connector.quote(parameters.table)
         info = self._connector.quote(f"{parameters.table}_info")
-        # For what needs no answer of `_check`, which sets the statements for everything else.
         self._plain_sql = Statements(quoted, dialect, parameters.only, info=info)
         self.pauses = SqlPauses(self._table, self._connector)
         self._no_alerts = self.history.missing  # why no alerts are kept
@@ -95,11 +94,19 @@ class SqlStore(TableStore[Statements]):
         self._history_of = parameters.history
         self._wanted_strategy, self._only = parameters.claim_strategy, parameters.only
         self._strategy: PassingOver | None = None
+        self._is_checked = False
         self._purged = AT_ANY_TIME
         self._apart_until = 0.0
         # The strategy of each server. They are stored so that psched need not probe a server again
         # after it has reconnected.
         self._known_strategies: dict[Hashable, PassingOver] = {}
+
+    @property
+    def _sql(self) -> Statements:  # type: ignore[override]  # nobody sets it
+        """The statements, except for what needs no answer of `_check`."""
+        if not self._is_checked:
+            self._connector.open()
+        return self._plain_sql
 
     @cached_property
     def alerts(self) -> "SqlAlerts":  # type: ignore[override]  # it is set once, too
@@ -505,7 +512,7 @@ class SqlStore(TableStore[Statements]):
         self.history.missing, self.output.missing, self._no_alerts = problems
         if "alerts" in vars(self):
             self.alerts.missing = self._no_alerts
-        self._known_sql = self._plain_sql
+        self._is_checked = True
         # The strategy is looked up again, because the new connection can be to another server.
         self._strategy = self._known_strategies.get(self._connector.server)
 

@@ -51,7 +51,7 @@ class TableStore(Store, Generic[S]):
 
     history: SqlHistory
     output: SqlOutput
-    _known_sql: S | None = None
+    _sql: S
 
     def __init__(self, parameters: StoreParameters, *, clock: Clock, rng: random.Random) -> None:
         self._connect = partial(Connector, parameters.url, clock=clock, rng=rng, tls=parameters.tls)
@@ -61,19 +61,6 @@ class TableStore(Store, Generic[S]):
         self._clock = clock
         self.history = SqlHistory(self._table, self._connector, self._check, clock)
         self.output = SqlOutput(self._table, self._connector, self._check)
-
-    @property
-    def _sql(self) -> S:
-        """The statements. If they depend on the table, a connection is opened first."""
-        if self._known_sql is None:
-            self._connector.read(lambda _connection: None)  # calls `_check`, which sets them
-        if self._known_sql is None:
-            raise TypeError(f"{type(self).__name__}._check has set no statements")
-        return self._known_sql
-
-    @_sql.setter
-    def _sql(self, statements: S) -> None:
-        self._known_sql = statements
 
     @abc.abstractmethod
     def _check(self, connection: Connection) -> None:
