@@ -2,17 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from typing_extensions import override
 
-
-class _Numbered(Protocol):
-    @property
-    def id(self) -> int | None: ...
-
-
-T = TypeVar("T", bound=_Numbered)
+T = TypeVar("T")
 R = TypeVar("R")
 
 
@@ -26,13 +20,15 @@ class Page(NamedTuple, Generic[T]):
 class Pages(Iterator[T], Generic[T]):
     """Reads records page by page; after an exception, ``next`` reads the same page again.
 
+    That is why it is no generator, which an exception would end.
+
     Args:
         read: returns the page after a place, the newest records first; the empty text is before the
             newest record. The second argument is the most records of the page.
         limit: the most records; None means no limit.
         size: the most records of a page.
         moves: whether a record that is written meanwhile moves all others, so that the first
-            records of a page can be the last ones of the page before.
+            records of a page can be the last ones of the page before. Records then have an ``id``.
     """
 
     def __init__(
@@ -64,13 +60,19 @@ class Pages(Iterator[T], Generic[T]):
                 self._page.extend(records)
                 continue
             record = self._page.popleft()
-            if self._moves and self._last is not None and (record.id or 0) >= self._last:
+            if self._moves and self._is_repeated(record):
                 continue
-            self._last = record.id
             if self._left is not None:
                 self._left -= 1
             return record
         raise StopIteration
+
+    def _is_repeated(self, record: Any) -> bool:  # noqa: ANN401  # a record with an ``id``
+        """Whether a record was on the page before, too."""
+        if self._last is not None and (record.id or 0) >= self._last:
+            return True
+        self._last = record.id
+        return False
 
 
 def split(

@@ -16,10 +16,11 @@ from psched.base.clock import SystemClock
 from psched.core.model import TOLD, Row, Settlement
 from psched.core.operations.overview import MOST_COUNTED
 from psched.core.operations.pauses import PauseRule
-from psched.core.selection import selection_of
+from psched.core.selection import EVERY_ROW, selection_of
 from psched.stores.sql import raw_execute
 from psched.stores.sql.claims import AT_ANY_TIME, EVERYWHERE, Range
 from psched.stores.sql.glances import SqlGlances
+from psched.stores.sql.listing import Parts
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.selecting import SelectedListing
 from psched.stores.sql.statements import Statements, as_seen
@@ -91,6 +92,10 @@ class Crowd:
         return self.store._sql
 
     @property
+    def listing(self) -> Parts:
+        return self.sql.selecting(EVERY_ROW).parts
+
+    @property
     def key(self) -> str:
         return self.first[0].key
 
@@ -123,15 +128,6 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     "marked": lambda c: c.sql.marked([row.key for row in c.first]),
     "purgeable": lambda c: (c.sql.purgeable, PURGE),
     "purge": lambda c: c.sql.purge(c.ended()),
-    "first_timed": lambda c: (c.sql.first_timed, {"limit": LIMIT}),
-    "timed": lambda c: (
-        c.sql.timed,
-        # In the middle of the rows that share one time.
-        {"time": c.store._read(c.sql.get, {"id": "flood5"})[0].next_run_time, "id": "flood5"}
-        | {"limit": LIMIT},
-    ),
-    "first_resting": lambda c: (c.sql.first_resting, {"limit": LIMIT}),
-    "resting": lambda c: (c.sql.resting, {"id": "k5", "limit": LIMIT}),
     "due": lambda c: (c.sql.due, DUE),
     "due_among": lambda c: _with(c.sql.due_among([row.key for row in c.first]), DUE),
     "first_overdue": lambda c: (c.sql.first_overdue, {"until": LATER, "limit": LIMIT}),
@@ -271,6 +267,32 @@ def gather(connection, kind, now, *, flooded):
         keys = joined(kind, "'ended'", digits)
         ended = {"status": "'finished'", "retain_until": str(now - 200)}
         fill(connection, kind, ROWS // 10, id=keys, next_run_time="NULL", **ended)
+
+
+LISTED: dict[str, Callable[[Crowd], Sent]] = {
+    "first_timed": lambda c: (c.listing[0][0], {"limit": LIMIT}),
+    "timed": lambda c: (
+        c.listing[0][1],
+        # In the middle of the rows that share one time.
+        {"time": c.store._read(c.sql.get, {"id": "flood5"})[0].next_run_time, "id": "flood5"}
+        | {"limit": LIMIT},
+    ),
+    "first_resting": lambda c: (c.listing[1][0], {"limit": LIMIT}),
+    "resting": lambda c: (c.listing[1][1], {"id": "k5", "limit": LIMIT}),
+}
+"""The statements that list all rows."""
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_a_page_of_all_rows_costs_as_much_as_it_returns(crowd, name):
+    cost = crowd.store._connector.run(lambda c: Cost(c, crowd.kind, *LISTED[name](crowd)))
+    assert cost.examined <= MOST, cost.plan
+    assert not cost.scans, cost.plan
+    assert not cost.sorts, cost.plan
+
+
+def test_every_statement_that_lists_all_rows_is_judged(crowd):
+    assert [*map(len, crowd.listing)] == [2, 2]
 
 
 @pytest.mark.parametrize("name", JUDGED)

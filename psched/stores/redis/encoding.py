@@ -1,9 +1,9 @@
 """Converts rows to arguments of the Lua scripts, and answers of the scripts to rows."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from math import floor, isfinite
-from typing import Any, Self
+from typing import Any
 
 from psched.core.model import DEFAULT_TYPE, QUARANTINED, WAITING, Row, Settlement
 from psched.core.selection import Selection
@@ -196,47 +196,10 @@ def row_of(answer: Sequence[Any]) -> Row:
     )
 
 
-class Pages(Iterator[Row]):
-    """Iterates over rows: first the waiting and leased rows, then the rows without a next run.
-
-    This class is not a generator, because an exception ends a generator. If a page cannot be read,
-    ``next`` raises an exception, and the next call of ``next`` reads this page again.
-
-    Args:
-        read: runs the script `scripts.PAGE`. Its arguments are the set (``due`` or ``rest``), the
-            most rows to look at, the score and the key of the previous page's last row, and the
-            filter.
-        selection: the rows that the script returns; it may return others besides.
-    """
-
-    def __init__(self, read: Callable[..., Any], selection: Selection) -> None:
-        self._read = read
-        self._parts = ["due"] if selection.due else ["rest", "due"]
-        self._filter = b"" if selection.selects_all else _filter_of(selection)
-        self._looked_at = FILTERED_PAGE if self._filter else PAGE
-        self._after: tuple[Argument, Argument] = ("", "")
-        self._page: list[Any] = []  # in reverse order: the next row is the last element
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Row:
-        while not self._page:
-            if not self._parts:
-                raise StopIteration
-            rows, done, *after = self._read(
-                self._parts[-1], self._looked_at, *self._after, self._filter
-            )
-            if done:
-                self._parts.pop()
-                self._after = ("", "")
-            else:
-                self._after = (after[0], after[1])
-            self._page = rows[::-1]
-        return row_of(self._page.pop())
-
-
-def _filter_of(selection: Selection) -> bytes:
+def filter_of(selection: Selection) -> bytes:
+    """The filter of the script `scripts.PAGE`, which may return other rows besides."""
+    if selection.selects_all:
+        return b""
     chosen = {
         "statuses": sorted(selection.statuses),
         "types": sorted(selection.types),

@@ -31,6 +31,7 @@ from psched.core.store_protocol import (
     Settled,
     Store,
 )
+from psched.stores.pages import Page, Pages
 from psched.stores.parameters import StoreParameters
 from psched.stores.redis import diagnostics, encoding, history, scripts
 from psched.stores.redis.alerts import RedisAlerts
@@ -156,13 +157,23 @@ class RedisStore(Store):
 
     @override
     def rows(self, selection: Selection = EVERY_ROW) -> Iterator[Row]:
-        """The rows of a selection.
+        """The rows of a selection: first waiting and leased ones, then those without a next run.
 
         The server looks at every row, and returns those that match. It has no set of rows that is
         sorted by key, so for this order all of them are read at once.
         """
-        read = partial(self._connector.run, scripts.PAGE, writing=False)
-        found: Iterator[Row] = encoding.Pages(read, selection)
+        wanted = encoding.filter_of(selection)
+
+        def read(place: Any, most: int) -> Page[Row]:  # noqa: ANN401  # a set, and a row in it
+            part, *after = place or ("due", "", "")
+            rows, done, *after = self._read(scripts.PAGE, part, most, *after, wanted)
+            following: Any = (part, *after)
+            if done:
+                following = None if selection.due or part == "rest" else ("rest", "", "")
+            return Page([*map(encoding.row_of, rows)], following)
+
+        size = encoding.FILTERED_PAGE if wanted else encoding.PAGE
+        found: Iterator[Row] = Pages(read, None, size)
         if selection.sorted_by_key:
             found = iter(sorted(found, key=lambda row: row.key))
         return SelectedRows(found, selection)

@@ -1,13 +1,12 @@
 """Reads a whole table page by page, so that queries are short and memory use stays small."""
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 from sqlalchemy import TextClause
-from typing_extensions import override
 
 from psched.core.model import Row
+from psched.stores.pages import Page, Pages
 
 PAGE = 500
 """The most rows that one query returns."""
@@ -36,55 +35,31 @@ Read = Callable[[TextClause, Mapping[str, Any]], Sequence[Sequence[Any]]]
 """A function that sends a statement with its values, and returns the rows of its result."""
 
 
-class Listing(Iterator[Row]):
-    """Iterates over every row, one part of the table after the other.
+Parts = Sequence[tuple[TextClause, TextClause]]
+"""Two statements for each part of a table.
 
-    This class is not a generator, because an exception ends a generator. If a page cannot be read,
-    ``next`` raises an exception, and the next call of ``next`` reads this page again.
+The first reads the first page; the second reads the page after the row whose key is bound as
+``:id`` and whose time, if it is not NULL, is bound as ``:time``. Both return the stored bytes of
+the key, the time, and what makes a row. The key is returned as bytes, because a key that is not
+UTF-8 would be decoded to a different key, and the next page would begin at the wrong row.
+"""
 
-    Args:
-        read: sends a statement to the store; ``next`` passes on its exceptions.
-        parts: two statements for each part of the table. The first reads the first page; the second
-            reads the page after the row whose key is bound as ``:id`` and whose time, if it is not
-            NULL, is bound as ``:time``. Both return the stored bytes of the key, the time, and the
-            arguments of ``row_of``. The key is returned as bytes, because a key that is not UTF-8
-            would be decoded to a different key, and the next page would begin at the wrong row.
-        row_of: builds a row from the columns that were read.
-    """
 
-    def __init__(
-        self,
-        read: Read,
-        parts: Sequence[tuple[TextClause, TextClause]],
-        row_of: Callable[..., Row],
-    ) -> None:
-        self._read = read
-        self._parts = deque(parts)
-        self._row_of = row_of
-        self._after: dict[str, Any] = {}
-        self._page: list[Row] = []  # in reverse order: the next row is the last element
-        self._limit = min(FIRST_PAGE, PAGE)
+def listing(read: Read, parts: Parts, row_of: Callable[..., Row]) -> Iterator[Row]:
+    """Iterate over every row, one part of the table after the other; see `Pages`."""
+    limit = min(FIRST_PAGE, PAGE)
 
-    @override
-    def __iter__(self) -> Self:
-        return self
-
-    @override
-    def __next__(self) -> Row:
-        while not self._page:
-            if not self._parts:
-                raise StopIteration
-            self._read_page(*self._parts[0])
-        return self._page.pop()
-
-    def _read_page(self, first: TextClause, following: TextClause) -> None:
-        statement, limit = following if self._after else first, self._limit
-        found = self._read(statement, {**self._after, "limit": limit})
-        self._page = [self._row_of(*columns) for _, _, *columns in reversed(found)]
-        self._limit = next_limit(limit, self._page)
-        if len(found) < limit:
-            self._after = {}
-            self._parts.popleft()
-            return
+    def page(place: Any, _most: int) -> Page[Row]:  # noqa: ANN401  # a part, and where it continues
+        nonlocal limit
+        part, after = place or (0, dict[str, Any]())
+        first, following = parts[part]
+        found = read(following if after else first, {**after, "limit": limit})
+        is_last = len(found) < limit
+        rows = [row_of(*columns) for _, _, *columns in found]
+        limit = next_limit(limit, rows)
+        if is_last:
+            return Page(rows, (part + 1, {}) if part + 1 < len(parts) else None)
         key, time, *_ = found[-1]
-        self._after = {"id": key} if time is None else {"id": key, "time": time}
+        return Page(rows, (part, {"id": key} if time is None else {"id": key, "time": time}))
+
+    return Pages(page, None, PAGE)

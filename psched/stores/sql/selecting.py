@@ -17,9 +17,10 @@ from typing_extensions import override
 from psched.base.texts import storable
 from psched.core.model import RUNNING, WAITING, Row
 from psched.core.selection import SelectedRows, Selection
+from psched.stores.pages import Page, Pages
 from psched.stores.sql.conditions import numbered, placeholders
 from psched.stores.sql.dialects import Dialect
-from psched.stores.sql.listing import FIRST_PAGE, Listing, Read, next_limit
+from psched.stores.sql.listing import FIRST_PAGE, PAGE, Parts, Read, listing, next_limit
 
 MOST_KEYS = 50_000
 """The most rows of a narrow selection. Their keys are kept in memory, about 10 MB."""
@@ -124,7 +125,7 @@ class SelectingStatements:
     def keys(self, through: _Condition, read: Read) -> list[tuple[Any, int | None]]:
         """Read key and time of each row; each arm of ``through`` gives up to `MOST_KEYS` + 1."""
         others = self._matching(besides=through)
-        values = {**self._values, "most": MOST_KEYS + 1}
+        values = {**self.values, "most": MOST_KEYS + 1}
         found: list[tuple[Any, int | None]] = []
         for arm in through.arms:
             statement = text(
@@ -142,12 +143,13 @@ class SelectingStatements:
         named = {f"id{i}": key for i, key in enumerate(keys)}
         listed = ", ".join(self._dialect.text.format(f":{name}") for name in named)
         statement = text(f"{self._page}id IN ({listed}){self._matching()}")
-        found = read(statement, {**self._values, **named})
+        found = read(statement, {**self.values, **named})
         return {key: columns for key, _, *columns in found}
 
-    def pages(self, read: Read, row_of: Callable[..., Row]) -> Listing:
-        """Read the matching rows page by page in the order of the selection."""
-        dialect, values, matching = self._dialect, self._values, self._matching()
+    @property
+    def parts(self) -> Parts:
+        """What reads the matching rows page by page in the order of the selection: `listing`."""
+        dialect, matching = self._dialect, self._matching()
         key, limit = dialect.text.format(":id"), "LIMIT :limit"
         after = dialect.after.format("next_run_time", "id", ":time", key)
         in_time, at_rest = (
@@ -166,14 +168,10 @@ class SelectingStatements:
         if self._selection.sorted_by_key:
             in_order = f"{matching} ORDER BY id {limit}"
             parts = [(f"1 = 1{in_order}", f"id > {key}{in_order}")]
-        return Listing(
-            lambda statement, place: read(statement, {**values, **place}),
-            [
-                (text(f"{self._page}{first}"), text(f"{self._page}{following}"))
-                for first, following in parts
-            ],
-            row_of,
-        )
+        return [
+            (text(f"{self._page}{first}"), text(f"{self._page}{following}"))
+            for first, following in parts
+        ]
 
     def _matching(self, *, besides: _Condition | None = None) -> str:
         """The SQL that omits rows for which a condition, other than ``besides``, is false."""
@@ -181,7 +179,7 @@ class SelectingStatements:
         return "".join(f" AND ({each.plain})" for each in others)
 
     @property
-    def _values(self) -> Mapping[str, Any]:
+    def values(self) -> Mapping[str, Any]:
         """The values that are bound in all conditions."""
         return {name: value for each in self.conditions for name, value in each.values.items()}
 
@@ -229,8 +227,13 @@ class SelectedListing(Iterator[Row]):
             if count <= MOST_KEYS or len(counted) > 1:
                 keys = statements.keys(narrowest, read)
                 if len(keys) <= MOST_KEYS:
-                    return _RowsByKey(self._sorted(keys), statements, read, self._row_of)
-        return statements.pages(read, self._row_of)
+                    return _rows_by_key(self._sorted(keys), statements, read, self._row_of)
+        values = statements.values
+        return listing(
+            lambda statement, place: read(statement, {**values, **place}),
+            statements.parts,
+            self._row_of,
+        )
 
     def _sorted(self, keys: list[tuple[Any, int | None]]) -> list[Any]:
         if self._selection.sorted_by_key:
@@ -241,39 +244,22 @@ class SelectedListing(Iterator[Row]):
         return [*dict.fromkeys(key for key, _ in keys)]
 
 
-class _RowsByKey(Iterator[Row]):
-    """Reads rows by their keys, in the order of the keys; omits rows that are gone."""
+def _rows_by_key(
+    keys: list[Any], statements: SelectingStatements, read: Read, row_of: Callable[..., Row]
+) -> Iterator[Row]:
+    """Read rows by their keys, in the order of the keys; omit rows that are gone."""
+    limit = FIRST_PAGE
 
-    def __init__(
-        self,
-        keys: list[Any],
-        statements: SelectingStatements,
-        read: Read,
-        row_of: Callable[..., Row],
-    ) -> None:
-        self._keys = keys
-        self._statements = statements
-        self._read = read
-        self._row_of = row_of
-        self._begun = 0
-        self._limit = FIRST_PAGE
-        self._page: list[Row] = []  # in reverse order: the next row is the last element
+    def page(begun: int, _most: int) -> Page[Row]:
+        nonlocal limit
+        begun = begun or 0
+        end = begun + limit
+        found = statements.rows(keys[begun:end], read)
+        rows = [row_of(*found[key]) for key in keys[begun:end] if key in found]
+        limit = next_limit(limit, rows)
+        return Page(rows, end if end < len(keys) else None)
 
-    @override
-    def __iter__(self) -> Self:
-        return self
-
-    @override
-    def __next__(self) -> Row:
-        while not self._page:
-            keys = self._keys[self._begun : self._begun + self._limit]
-            if not keys:
-                raise StopIteration
-            found = self._statements.rows(keys, self._read)
-            self._begun += len(keys)
-            self._page = [self._row_of(*found[key]) for key in reversed(keys) if key in found]
-            self._limit = next_limit(self._limit, self._page)
-        return self._page.pop()
+    return Pages(page, None, PAGE) if keys else iter(())
 
 
 def _after(prefix: str) -> str | None:

@@ -139,28 +139,12 @@ class Statements:
             "UPDATE": text(f"UPDATE {table} SET version = version WHERE 1 = 0"),
             "DELETE": text(f"DELETE FROM {table} WHERE 1 = 0"),
         }
-        self._build_listing(table, columns, dialect)
         self._unpaused = unpaused(info, dialect)
         self._build_claims(table, columns, lease_end, dialect, only)
         self._build_holds(table, lease_end, dialect)
         self._build_quarantine(table, dialect)
         self._build_definition(table, dialect)
         self._build_settlement(table, dialect)
-
-    def _build_listing(self, table: str, columns: str, dialect: Dialect) -> None:
-        # With these statements, `psched.stores.sql.listing` reads all rows page by page. The
-        # database reads each page through an index.
-        place = f"{dialect.payload.format('id')}, next_run_time"
-        page = f"SELECT {place}, {columns} FROM {table} WHERE "
-        in_time = "ORDER BY next_run_time, id LIMIT :limit"
-        at_rest = f"ORDER BY {dialect.rest_order} LIMIT :limit"
-        key = dialect.text.format(":id")
-        self.first_timed = text(f"{page} next_run_time IS NOT NULL {in_time}")
-        self.timed = text(
-            f"{page} {dialect.after.format('next_run_time', 'id', ':time', key)} {in_time}"
-        )
-        self.first_resting = text(f"{page} next_run_time IS NULL {at_rest}")
-        self.resting = text(f"{page} next_run_time IS NULL AND id > {key} {at_rest}")
 
     def _build_claims(
         self, table: str, columns: str, lease_end: str, dialect: Dialect, only: Sequence[str]

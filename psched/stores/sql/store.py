@@ -31,7 +31,7 @@ from psched.core.attempts import WORKER_DIED, told_of_death, wait_after_death
 from psched.core.history.recording import lost_record
 from psched.core.history.records import RunRecord
 from psched.core.model import DELETING, Row, Settlement, Token
-from psched.core.selection import EVERY_ROW, SelectedRows, Selection
+from psched.core.selection import EVERY_ROW, Selection
 from psched.core.store_protocol import (
     Backlog,
     CallersTransaction,
@@ -55,7 +55,6 @@ from psched.stores.sql.connector import one_request
 from psched.stores.sql.dialects.callers_transaction import JoinedTransaction, callers_connection
 from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.history import InsertRecords
-from psched.stores.sql.listing import Listing
 from psched.stores.sql.pauses import SqlPauses
 from psched.stores.sql.schema import Schema
 from psched.stores.sql.selecting import SelectedListing
@@ -163,11 +162,7 @@ class SqlStore(TableStore[Statements]):
 
     @override
     def rows(self, selection: Selection = EVERY_ROW) -> Iterator[Row]:
-        sql = self._sql
-        if selection.by_key or not selection.selects_all:
-            return SelectedListing(sql.selecting, selection, self._query, Row)
-        parts = (sql.first_timed, sql.timed), (sql.first_resting, sql.resting)
-        return SelectedRows(Listing(self._query, parts, Row), selection)
+        return SelectedListing(self._sql.selecting, selection, self._query, Row)
 
     @override
     def count(self) -> int:

@@ -109,7 +109,7 @@ from psched.stores.parameters import StoreParameters
 from psched.stores.sql.batches import BATCH, write_in_batches
 from psched.stores.sql.connector import one_request
 from psched.stores.sql.errors import ErrorKind, refusing_data
-from psched.stores.sql.listing import Listing
+from psched.stores.sql.listing import listing
 from psched.stores.sql.side_tables import SideStore
 from psched.stores.sql.table_store import TableStore, backlog_of
 
@@ -171,8 +171,8 @@ class PerfectSchedStore(TableStore[Statements]):
         parts = [(sql.first, sql.following)]
         if selection.sorted_by_key:
             parts = [(sql.first_by_key, sql.following_by_key)]
-        listing = Listing(self._query, parts, self._listed)
-        return SelectedRows(listing, selection, self.now() if selection.due else None)
+        found = listing(self._query, parts, self._listed)
+        return SelectedRows(found, selection, self.now() if selection.due else None)
 
     @override
     def count(self) -> int:
