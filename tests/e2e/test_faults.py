@@ -72,9 +72,11 @@ SQL = ("mariadb", "postgresql")
 ANY = tuple(FAULTS)
 
 SETTLING = dict.fromkeys(SQL, b"SET leased_by = NULL") | {
-    "redis": scripts.SETTLE_AND_RECORD.digest.encode()
+    "redis": scripts.find("settle_and_record").digest.encode()
 }
-CLAIMING = dict.fromkeys(SQL, b"fence = fence + 1") | {"redis": scripts.CLAIM.digest.encode()}
+CLAIMING = dict.fromkeys(SQL, b"fence = fence + 1") | {
+    "redis": scripts.find("claim").digest.encode()
+}
 """What is in the requests that do so."""
 
 

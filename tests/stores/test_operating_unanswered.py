@@ -68,8 +68,8 @@ def writes(verb, held, kind):
     """What only the request contains that applies the verb."""
     if kind == "redis":
         # The server knows all scripts by then, and each is one request.
-        script = {"delete": scripts.DELETE, **dict.fromkeys(ADDING, scripts.ADD)}
-        usual = scripts.REPLACE_AND_RECORD if verb == "skip" else scripts.REPLACE
+        script = {"delete": scripts.find("delete"), **dict.fromkeys(ADDING, scripts.find("add"))}
+        usual = scripts.find("replace_and_record") if verb == "skip" else scripts.find("replace")
         return script.get(verb, usual).digest.encode()
     if verb in ADDING:
         return b"INSERT"

@@ -704,12 +704,12 @@ def test_every_script_is_sent_whole_only_once(store, redis_cli):
         add(store, f"k{number}")
     after = redis_cli("INFO", "commandstats")["cmdstat_eval"]["calls"]
     assert after - before <= 1
-    assert len(scripts.CLAIM.digest) == 40
+    assert len(scripts.find("claim").digest) == 40
 
 
 def test_the_scripts_and_the_rest_of_psched_agree_on_columns_and_the_longest_lease():
-    columns = re.search(r"COLUMNS = \{(.*?)\}", scripts.CLAIM.text, re.DOTALL)[1]
-    longest = re.search(r"LONGEST_LEASE = (\d+) \* (\d+)", scripts.CLAIM.text).groups()
+    columns = re.search(r"COLUMNS = \{(.*?)\}", scripts.find("claim").text, re.DOTALL)[1]
+    longest = re.search(r"LONGEST_LEASE = (\d+) \* (\d+)", scripts.find("claim").text).groups()
 
     # next_run_time is a score, the key is a member.
     expected = [name for name in Row.__slots__ if name not in {"key", "next_run_time", "seen"}]

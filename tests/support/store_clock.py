@@ -1,6 +1,7 @@
 """A real database whose clock a test sets."""
 
 import contextlib
+import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace as changed
@@ -84,12 +85,17 @@ def redis_clock(server, number) -> Iterator[Callable[[float], None]]:
         server.query("HSET", "store_clock", *values, db=number)
 
     with pytest.MonkeyPatch.context() as patch:
-        for name, script in vars(scripts).items():
-            if isinstance(script, scripts.Script):
-                text = script.text.replace(
-                    "redis.call('TIME')", "redis.call('HMGET', 'store_clock', 'seconds', 'micro')"
-                ).replace("'*', 'key'", "integer(now_ms)..'-*', 'key'")
-                digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-                patch.setattr(scripts, name, scripts.Script(text, digest))
+        find = scripts.find
+
+        @functools.cache
+        def by_the_clock(name):
+            script = find(name)
+            text = script.text.replace(
+                "redis.call('TIME')", "redis.call('HMGET', 'store_clock', 'seconds', 'micro')"
+            ).replace("'*', 'key'", "integer(now_ms)..'-*', 'key'")
+            digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+            return changed(script, text=text, digest=digest)
+
+        patch.setattr(scripts, "find", by_the_clock)
         patch.setattr(RedisStore, "now", lambda _store: now)
         yield set_to

@@ -12,7 +12,6 @@ from psched.base.texts import storable
 from psched.core.alerts.alert import Alert, deliveries_in, deliveries_text
 from psched.core.alerts.protocol import EVERY_ALERT, AlertSelection, KeepsAlerts
 from psched.stores.pages import Page, Pages
-from psched.stores.redis import scripts
 from psched.stores.redis.encoding import Argument, optional_number, text, whole
 from psched.stores.redis.side_store import TRIMMED, SideStore, batches
 
@@ -56,7 +55,7 @@ class RedisAlerts(SideStore, KeepsAlerts):
         inserted = list[Alert]()
         for batch in batches(alerts, lambda alert: len(alert.text)):
             arguments = (each for alert in batch for each in _raise_arguments(alert))
-            inserted += _alerts(self._connector.run(scripts.RAISE_ALERTS, *arguments))
+            inserted += _alerts(self._connector.run("raise_alerts", *arguments))
         return inserted
 
     @override
@@ -64,7 +63,7 @@ class RedisAlerts(SideStore, KeepsAlerts):
         closed = list[Alert]()
         why = _bytes(text[:_LONGEST])
         for batch in batches(alerts, lambda alert: len(alert.key)):
-            found = self._connector.run(scripts.CLOSE_ALERTS, why, *map(_identity, batch))
+            found = self._connector.run("close_alerts", why, *map(_identity, batch))
             closed += _alerts(found)
         return closed
 
@@ -78,9 +77,7 @@ class RedisAlerts(SideStore, KeepsAlerts):
         first = (selection.since or 0) * _PER_MS
 
         def read(place: Argument, most: int) -> Page[_Numbered]:
-            answer = self._connector.run(
-                scripts.ALERTS_PAGE, what, place, first, min(most, _BATCH), *key, writing=False
-            )
+            answer = self._connector.run("alerts_page", what, place, first, min(most, _BATCH), *key)
             found = [_numbered(*each) for each in answer]
             matching = [each for each in found if each.alert and _fulfils(each.alert, selection)]
             return Page(matching, found[-1].id if found else None)
@@ -94,7 +91,7 @@ class RedisAlerts(SideStore, KeepsAlerts):
         while left > 0:
             most = min(left, _BATCH)
             wanted = text(owner), ceil(lease * 1000), most
-            found = self._connector.run(scripts.TAKE_ALERTS, *wanted)
+            found = self._connector.run("take_alerts", *wanted)
             taken += _alerts(found)
             left = left - most if len(found) == most else 0
         return taken
@@ -104,7 +101,7 @@ class RedisAlerts(SideStore, KeepsAlerts):
         if alert.owner is None:
             return False
         done = self._connector.run(
-            scripts.NOTE_DELIVERIES,
+            "note_deliveries",
             _identity(alert),
             text(alert.owner),
             alert.fence,
@@ -117,11 +114,11 @@ class RedisAlerts(SideStore, KeepsAlerts):
     @override
     def trim_alerts(self, *, before: int, limit: int) -> int:
         # If `limit` is large, a call deletes fewer alerts.
-        return int(self._connector.run(scripts.TRIM_ALERTS, before, min(limit, TRIMMED)))
+        return int(self._connector.run("trim_alerts", before, min(limit, TRIMMED)))
 
 
 def _raise_arguments(alert: Alert) -> Iterator[Argument]:
-    """The arguments of the script `scripts.RAISE_ALERTS` for one alert."""
+    """The arguments of the script ``raise_alerts`` for one alert."""
     values = {name: getattr(alert, name) for name in _CONSTANT}
     values["text"] = alert.text[:_LONGEST]
     values["label"] = None if alert.label is None else alert.label[:_LABEL]

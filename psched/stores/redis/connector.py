@@ -40,7 +40,6 @@ from psched.stores.forks import Ownership
 from psched.stores.redis import errors, scripts
 from psched.stores.redis.connection import DriverConnection
 from psched.stores.redis.encoding import Argument
-from psched.stores.redis.scripts import Script
 from psched.stores.redis.sentinels import Sentinels
 
 _log = logging.getLogger("psched.store")
@@ -133,8 +132,13 @@ class Connector:
         opened = None if self._connection is None else self._connection.socket
         return opened.version() if isinstance(opened, ssl.SSLSocket) else None
 
-    def run(self, script: Script, *arguments: Argument, writing: bool = True) -> Any:  # noqa: ANN401
-        """Run a script on the server, and return its answer."""
+    def run(self, name: str, *arguments: Argument, writing: bool | None = None) -> Any:  # noqa: ANN401
+        """Run a script on the server, and return its answer.
+
+        By default, the script's flags tell whether it is writing.
+        """
+        script = scripts.find(name)
+        writing = script.writes if writing is None else writing
         connection = self._connected()
         if writing and self._checks and not self._may_write:
             self._try(connection)
@@ -230,7 +234,7 @@ class Connector:
         Without this check, the server could refuse a command in the middle of a script, and would
         not undo the commands before it.
         """
-        refused = self._evaluate(connection, scripts.TRY, "rows", writing=False)
+        refused = self._evaluate(connection, scripts.find("try"), "rows", writing=False)
         if refused:
             commands = ", ".join(dict.fromkeys(command.decode() for command in refused[::2]))
             raise StoreError(f"cannot {commands} keys that begin with {self._prefix}")
@@ -242,7 +246,11 @@ class Connector:
         self._may_write = True
 
     def _evaluate(
-        self, connection: DriverConnection, script: Script, *arguments: Argument, writing: bool
+        self,
+        connection: DriverConnection,
+        script: scripts.Script,
+        *arguments: Argument,
+        writing: bool,
     ) -> Any:  # noqa: ANN401
         request = (1, self._prefix, *arguments)
         try:

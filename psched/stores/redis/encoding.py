@@ -12,10 +12,10 @@ from psched.stores.upgrading import label_and_rest
 Argument = bytes | str | int
 
 PAGE = 200
-"""The most rows that `scripts.PAGE` looks at for one page without a filter."""
+"""The most rows that ``page`` looks at for one page without a filter."""
 
 FILTERED_PAGE = 500
-"""The most rows that `scripts.PAGE` looks at for one page with a filter.
+"""The most rows that ``page`` looks at for one page with a filter.
 
 The number is larger than `PAGE`, because most of these rows are not returned. The server serves no
 other client during this time, 2 to 5 ms.
@@ -31,7 +31,7 @@ If the script could not read the row's hash, the row has fewer elements.
 
 
 def add_arguments(row: Row) -> Sequence[Argument]:
-    """The arguments of the script `scripts.ADD` for one new row."""
+    """The arguments of the script ``add`` for one new row."""
     return (
         text(row.key),
         text(row.type),
@@ -49,7 +49,7 @@ def add_arguments(row: Row) -> Sequence[Argument]:
 
 
 def replace_arguments(seen: Row, new: Row) -> Sequence[Argument]:
-    """The arguments of `scripts.REPLACE`: values of the row as it was read, then its new values."""
+    """The arguments of ``replace``: values of the row as it was read, then its new values."""
     return (
         text(new.key),
         seen.version,
@@ -77,7 +77,7 @@ def replace_arguments(seen: Row, new: Row) -> Sequence[Argument]:
 
 
 def settle_arguments(end: Settlement) -> Sequence[Argument]:
-    """The arguments of the script `scripts.SETTLE` for one settlement."""
+    """The arguments of the script ``settle`` for one settlement."""
     return (
         text(end.key),
         text(end.token.owner),
@@ -113,7 +113,7 @@ def _told(source: Row | Settlement) -> Sequence[Argument]:
 
 
 def labels(stored: Sequence[bytes]) -> Sequence[Argument]:
-    """The arguments of `scripts.UPGRADE` for rows with a label, given their keys and options."""
+    """The arguments of ``upgrade`` for rows with a label, given their keys and options."""
     found: list[Argument] = []
     for key, options in zip(stored[::2], stored[1::2], strict=True):
         if (told := label_and_rest(options)) is not None:
@@ -197,7 +197,7 @@ def row_of(answer: Sequence[Any]) -> Row:
 
 
 def filter_of(selection: Selection) -> bytes:
-    """The filter of the script `scripts.PAGE`, which may return other rows besides."""
+    """The filter of the script ``page``, which may return other rows besides."""
     if selection.selects_all:
         return b""
     chosen = {

@@ -8,7 +8,7 @@ from typing_extensions import override
 from psched.core.alerts.watching import MOST_LEASED, ActiveRows, Place, ReadsLightly, RowPage
 from psched.core.model import PAUSED, RUNNING, Row
 from psched.core.operations.overview import COUNTED, DUE, MOST_COUNTED, Overview, made_of
-from psched.stores.redis import encoding, scripts
+from psched.stores.redis import encoding
 from psched.stores.redis.connector import Connector
 from psched.stores.redis.encoding import Argument
 
@@ -33,7 +33,7 @@ class RedisGlances(ReadsLightly):
         # There is no index of statuses. If many rows rest, the number of those with each status is
         # not known, and paused rows are left out.
         seconds, microseconds, held, due, resting, *found = self._connector.run(
-            scripts.OVERVIEW, min(limit, _BATCH), _MOST_READ, writing=False
+            "overview", min(limit, _BATCH), _MOST_READ
         )
         leased, late, following, rest = ([*map(encoding.row_of, rows)] for rows in found)
         counts = {RUNNING: min(held, MOST_COUNTED), DUE: min(due, MOST_COUNTED)}
@@ -92,7 +92,7 @@ class RedisGlances(ReadsLightly):
         return found
 
     def _watch(self, *arguments: Argument) -> Any:  # noqa: ANN401  # the answer of the script
-        return self._connector.run(scripts.WATCH, *arguments, writing=False)
+        return self._connector.run("watch", *arguments)
 
 
 def _rows(found: Sequence[Any]) -> list[Row]:

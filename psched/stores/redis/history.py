@@ -26,11 +26,9 @@ from psched.core.history.records import (
 )
 from psched.stores.pages import Page, Pages
 from psched.stores.parameters import StoreParameters
-from psched.stores.redis import scripts
 from psched.stores.redis.connector import Connector
 from psched.stores.redis.encoding import Argument, text, whole
 from psched.stores.redis.errors import MemoryFullError
-from psched.stores.redis.scripts import Script
 from psched.stores.redis.side_store import BATCH, TRIMMED, Losses, SideStore, batches
 
 MOST_RUNS = 100_000
@@ -56,7 +54,8 @@ _CLOCKS_DIFFER = 3_600_000
 It is large, because the server's clock may have been set.
 """
 
-Request = tuple[Script, Iterable[Argument]]
+Request = tuple[str, Iterable[Argument]]
+"""The name of a script, and its arguments."""
 
 T = TypeVar("T", RunRecord, AuditRecord)
 
@@ -83,7 +82,7 @@ _SEQUENCE_BITS = 20
 
 
 class _Stored(NamedTuple):
-    """A record in an answer of `scripts.HISTORY_PAGE`; the script describes the values."""
+    """A record in an answer of ``history_page``; the script describes the values."""
 
     place: bytes
     entry: bytes
@@ -128,9 +127,7 @@ class RedisHistory(SideStore, KeepsHistory):
     def record(self, records: Sequence[RunRecord]) -> None:
         for batch in batches(records, size_of_record):
             try:
-                lost, reason = self._connector.run(
-                    scripts.RECORD, *self.limits, *record_arguments(batch)
-                )
+                lost, reason = self._connector.run("record", *self.limits, *record_arguments(batch))
             except MemoryFullError as error:
                 lost, reason = len(batch), str(error).encode()
             self.losses.note(lost, reason)
@@ -182,7 +179,7 @@ class RedisHistory(SideStore, KeepsHistory):
         last: dict[str, RunRecord] = {}
         for start in range(0, len(keys), BATCH):
             batch = keys[start : start + BATCH]
-            answers = self._connector.run(scripts.LAST_RUNS, *map(text, batch), writing=False)
+            answers = self._connector.run("last_runs", *map(text, batch))
             for key, answer in zip(batch, answers, strict=True):
                 record = answer and decode_run(answer[1], answer[0])
                 if record:
@@ -195,9 +192,7 @@ class RedisHistory(SideStore, KeepsHistory):
         for start in range(0, len(keys), BATCH):
             batch = keys[start : start + BATCH]
             limits = most, _LOOKED_AT * most
-            answers = self._connector.run(
-                scripts.DURATIONS, *limits, *map(text, batch), writing=False
-            )
+            answers = self._connector.run("durations", *limits, *map(text, batch))
             for key, answer in zip(batch, answers, strict=True):
                 if answer:
                     found[key] = [int(took) for took in answer]
@@ -224,7 +219,7 @@ class RedisHistory(SideStore, KeepsHistory):
         while among > 0 and len(found) < limit:
             most = min(among, _SEARCHED)
             place, looked, answers, first = self._connector.run(
-                scripts.FAILURES, place, most, limit - len(found), _FAILED, after, writing=False
+                "failures", place, most, limit - len(found), _FAILED, after
             )
             newest = newest or first
             records = (decode_run(each, entry) for entry, each in answers)
@@ -247,7 +242,7 @@ class RedisHistory(SideStore, KeepsHistory):
         deleted, left = 0, limit
         while left > 0:
             most = min(left, TRIMMED)
-            counts = self._connector.run(scripts.TRIM, before, most)
+            counts = self._connector.run("trim", before, most)
             deleted += sum(counts)
             left -= most
             if max(counts) < most:
@@ -256,16 +251,16 @@ class RedisHistory(SideStore, KeepsHistory):
 
     @override
     def trim_key(self, key: str, keep: int) -> int:
-        return int(self._connector.run(scripts.TRIM_KEY, text(key), keep, TRIMMED))
+        return int(self._connector.run("trim_key", text(key), keep, TRIMMED))
 
     @override
     def beat(self, worker: WorkerRecord) -> None:
-        self._connector.run(scripts.BEAT, *beat_arguments(worker, self._keep))
+        self._connector.run("beat", *beat_arguments(worker, self._keep))
 
     @override
     def workers(self, since: int = 0) -> Sequence[WorkerRecord]:
         names = WORKER_FIELDS
-        found = self._connector.run(scripts.WORKERS, since, *names, writing=False)
+        found = self._connector.run("workers", since, *names)
         workers = map(decode_worker, found)
         return sorted(workers, key=lambda worker: (worker.started, worker.nonce))
 
@@ -277,7 +272,7 @@ class RedisHistory(SideStore, KeepsHistory):
                 for change in batch
                 for argument in (text(change.key), encode_change(change))
             )
-            self._connector.run(scripts.AUDIT, MOST_CHANGES, *named)
+            self._connector.run("audit", MOST_CHANGES, *named)
 
     @override
     def audits(self, selection: AuditSelection) -> Iterator[AuditRecord]:
@@ -307,7 +302,7 @@ class RedisHistory(SideStore, KeepsHistory):
     def _read_page(
         self, what: str, place: Argument, most: int, *key: bytes
     ) -> Sequence[_Stored] | None:
-        found = self._connector.run(scripts.HISTORY_PAGE, what, place, most, *key, writing=False)
+        found = self._connector.run("history_page", what, place, most, *key)
         return None if found is None else [_Stored(*each) for each in found]
 
 
@@ -384,7 +379,7 @@ def decode_change(stored: bytes, entry: bytes) -> AuditRecord | None:
 
 
 def beat_arguments(worker: WorkerRecord, keep: int) -> Sequence[Argument]:
-    """The arguments of the script `scripts.BEAT`; ``keep`` is a number of seconds, or 0."""
+    """The arguments of the script ``beat``; ``keep`` is a number of seconds, or 0."""
     named: list[Argument] = [
         text(worker.nonce),
         worker.started,
@@ -399,7 +394,7 @@ def beat_arguments(worker: WorkerRecord, keep: int) -> Sequence[Argument]:
 
 
 def decode_worker(answer: Sequence[bytes | None]) -> WorkerRecord:
-    """The record in an answer of `scripts.WORKERS`: the nonce, then `WORKER_FIELDS`."""
+    """The record in an answer of ``workers``: the nonce, then `WORKER_FIELDS`."""
     nonce, *stored = answer
     values: dict[str, Any] = {"nonce": (nonce or b"").decode(errors="replace")}
     for name, value in zip(WORKER_FIELDS, stored, strict=True):

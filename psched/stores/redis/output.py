@@ -15,7 +15,6 @@ from psched.base.compression import compress, decompress
 from psched.core.output import KeepsOutput, OutputRecord, OutputSelection, RunningAttempt
 from psched.stores.pages import Page, Pages
 from psched.stores.parameters import StoreParameters
-from psched.stores.redis import scripts
 from psched.stores.redis.connector import Connector
 from psched.stores.redis.encoding import Argument, optional_number, text, whole
 from psched.stores.redis.errors import MemoryFullError
@@ -61,7 +60,7 @@ class RedisOutput(SideStore, KeepsOutput):
             lost, reason = 0, b""
             try:
                 self._connector.run(
-                    scripts.WRITE_OUTPUT,
+                    "write_output",
                     *self._limits,
                     int(running),
                     *(each for record in batch for each in _arguments(record)),
@@ -76,9 +75,7 @@ class RedisOutput(SideStore, KeepsOutput):
         wanted = tuple(map(optional_number, (selection.scheduled_time, selection.attempt)))
 
         def read(place: Argument, most: int) -> Page[OutputRecord]:
-            after, found = self._connector.run(
-                scripts.OUTPUT_PAGE, key, place, most, *wanted, writing=False
-            )
+            after, found = self._connector.run("output_page", key, place, most, *wanted)
             records = (_decode(selection.key, *each) for each in found)
             return Page([each for each in records if each and _is_shown(each)], after)
 
@@ -87,13 +84,13 @@ class RedisOutput(SideStore, KeepsOutput):
     @override
     def output_of(self, attempt: RunningAttempt) -> OutputRecord | None:
         named = text(attempt.key), _attempt_argument(attempt)
-        found = self._connector.run(scripts.OUTPUT_OF, *named, writing=False)
+        found = self._connector.run("output_of", *named)
         return _decode(attempt.key, *found) if found else None
 
     @override
     def ask_for_output(self, attempt: RunningAttempt, *, now: int, until: int) -> bool:
         named = text(attempt.key), _attempt_argument(attempt)
-        return bool(self._connector.run(scripts.ASK_OUTPUT, *named, now, until))
+        return bool(self._connector.run("ask_output", *named, now, until))
 
     @override
     def asked_output(
@@ -106,7 +103,7 @@ class RedisOutput(SideStore, KeepsOutput):
             for attempt in attempts
             for argument in (text(attempt.key), _attempt_argument(attempt))
         )
-        found = self._connector.run(scripts.ASKED_OUTPUT, now, *named, writing=False)
+        found = self._connector.run("asked_output", now, *named)
         return {attempts[place] for place in found}
 
     @override
@@ -114,7 +111,7 @@ class RedisOutput(SideStore, KeepsOutput):
         # The budget is at most a quarter of the server's ``maxmemory``. If `limit` is large, a call
         # deletes fewer records.
         most = min(limit, TRIMMED)
-        return int(self._connector.run(scripts.TRIM_OUTPUT, before, budget, most))
+        return int(self._connector.run("trim_output", before, budget, most))
 
 
 def _is_shown(record: OutputRecord) -> bool:
@@ -122,12 +119,12 @@ def _is_shown(record: OutputRecord) -> bool:
 
 
 def _arguments(record: OutputRecord) -> Iterator[Argument]:
-    """The arguments of the script `scripts.WRITE_OUTPUT` for one record."""
+    """The arguments of the script ``write_output`` for one record."""
     key = text(record.key)
     packed = compress(record.output, above=_PLAIN, form=bytes)
     output = text(packed) if isinstance(packed, str) else packed
-    # The script `scripts.OUTPUT_PAGE` expects that the attempt is the first field, and
-    # `scripts.WRITE_OUTPUT` that `is_live` is written without spaces.
+    # The script ``output_page`` expects that the attempt is the first field, and
+    # ``write_output`` that `is_live` is written without spaces.
     head = {
         "attempt": record.attempt,
         "ended": record.ended,
@@ -149,7 +146,7 @@ def _attempt_argument(of: OutputRecord | RunningAttempt) -> bytes:
 
 
 def _decode(key: str, number: bytes, attempt: bytes, stored: bytes) -> OutputRecord | None:
-    """The record in an answer of `scripts.OUTPUT_PAGE`; None if it cannot be read."""
+    """The record in an answer of ``output_page``; None if it cannot be read."""
     time, _, owner = attempt.decode(errors="replace").partition(" ")
     head, _, output = stored.partition(b"\n")
     try:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing_extensions import override
 
 from psched.core.operations.pauses import PauseRule, PausesTypes
-from psched.stores.redis import scripts
 from psched.stores.redis.connector import Connector
 
 
@@ -29,10 +28,10 @@ class RedisPauses(PausesTypes):
             kept = [rule for rule in _rules(seen) if rule.id not in replaced]
             rules = [rule.to_json() for rule in (*kept, *store)]
             new = json.dumps(rules, ensure_ascii=False).encode(errors="replace") if rules else b""
-            is_done = bool(self._connector.run(scripts.SET_PAUSES, seen, new))
+            is_done = bool(self._connector.run("set_pauses", seen, new))
 
     def _read_pauses(self) -> bytes:
-        found = self._connector.run(scripts.PAUSES, writing=False)
+        found = self._connector.run("pauses")
         return b"" if found is None else bytes(found)
 
 

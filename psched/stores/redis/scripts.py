@@ -14,6 +14,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).with_name("lua")
@@ -26,10 +27,12 @@ class Script:
     Attributes:
         text: the source of the script.
         digest: the SHA-1 of the source, by which ``EVALSHA`` runs the script.
+        writes: whether it may change data.
     """
 
     text: str
     digest: str
+    writes: bool
 
 
 def _read(folder: Path) -> Mapping[str, tuple[str, str]]:
@@ -43,66 +46,21 @@ def _read(folder: Path) -> Mapping[str, tuple[str, str]]:
     return found
 
 
-def _script(name: str, *, flagged: bool = True) -> Script:
+@cache
+def find(name: str) -> Script:
+    """The script with this name.
+
+    If ``_and_record`` follows the name, it has no flags, so that the server refuses it if its
+    memory is full.
+    """
     # The flags must stay on the first line, where Redis reads them. Because of the flags, a replica
     # refuses to run a script that does not have the flag ``no-writes``.
-    flags, body = _TEXTS[name]
-    first = f"#!lua flags={flags}" if flags and flagged else "#!lua"
+    flags, body = _TEXTS[name.removesuffix("_and_record")]
+    first = "#!lua" if name.endswith("_and_record") or not flags else f"#!lua flags={flags}"
     text = f"{first}\n{_PRELUDE}\n{body}"
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-    return Script(text, digest)
+    return Script(text, digest, writes="no-writes" not in flags)
 
 
 _PRELUDE = (_FOLDER / "prelude.lua").read_text()
 _TEXTS = _read(_FOLDER)
-
-ADD = _script("add")
-ALERTS_PAGE = _script("alerts_page")
-ASK_OUTPUT = _script("ask_output")
-ASKED_OUTPUT = _script("asked_output")
-AUDIT = _script("audit")
-BACKLOG = _script("backlog")
-BEAT = _script("beat")
-CLAIM = _script("claim")
-CLOSE_ALERTS = _script("close_alerts")
-COUNT = _script("count")
-DEAD = _script("dead")
-DELETE = _script("delete")
-DURATIONS = _script("durations")
-EXTEND = _script("extend")
-FAILURES = _script("failures")
-HELD = _script("held")
-HOLD = _script("hold")
-HISTORY_PAGE = _script("history_page")
-INIT = _script("init")
-LAST_RUNS = _script("last_runs")
-MARKED = _script("marked")
-NOTE_DELIVERIES = _script("note_deliveries")
-OUTPUT_OF = _script("output_of")
-OUTPUT_PAGE = _script("output_page")
-OVERVIEW = _script("overview")
-PAGE = _script("page")
-PAUSES = _script("pauses")
-PURGE = _script("purge")
-RAISE_ALERTS = _script("raise_alerts")
-RECORD = _script("record")
-RECOVER = _script("recover")
-RECOVER_AND_RECORD = _script("recover", flagged=False)
-RELEASE = _script("release")
-REPLACE = _script("replace")
-REPLACE_AND_RECORD = _script("replace", flagged=False)
-ROWS = _script("rows")
-SET_PAUSES = _script("set_pauses")
-SETTLE = _script("settle")
-SETTLE_AND_RECORD = _script("settle", flagged=False)
-TAKE_ALERTS = _script("take_alerts")
-TRIM = _script("trim")
-TRIM_ALERTS = _script("trim_alerts")
-TRIM_KEY = _script("trim_key")
-TRIM_OUTPUT = _script("trim_output")
-TRY = _script("try")
-UPDATE_DATA = _script("update_data")
-UPGRADE = _script("upgrade")
-WATCH = _script("watch")
-WORKERS = _script("workers")
-WRITE_OUTPUT = _script("write_output")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from psched.stores.pages import split
-from psched.stores.redis import errors, scripts
+from psched.stores.redis import errors
 from psched.stores.redis.connector import Connector
 
 _log = logging.getLogger("psched.store")
@@ -30,14 +30,14 @@ class SideStore:
     """A part of the store that keeps records beside the rows."""
 
     part: str
-    """The name of the part in the script `scripts.TRY`."""
+    """The name of the part in the script ``try``."""
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
 
     def problem(self) -> str | None:
         """Why nothing is kept: a command is unknown or forbidden; None if it is kept."""
-        return errors.refusal(self._connector.run(scripts.TRY, self.part, writing=False))
+        return errors.refusal(self._connector.run("try", self.part, writing=False))
 
 
 def batches(items: Sequence[R], size_of: Callable[[R], int]) -> Iterator[Sequence[R]]:

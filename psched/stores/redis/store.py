@@ -33,7 +33,7 @@ from psched.core.store_protocol import (
 )
 from psched.stores.pages import Page, Pages
 from psched.stores.parameters import StoreParameters
-from psched.stores.redis import diagnostics, encoding, history, scripts
+from psched.stores.redis import diagnostics, encoding, history
 from psched.stores.redis.alerts import RedisAlerts
 from psched.stores.redis.connector import VERSION, Connector
 from psched.stores.redis.encoding import Argument
@@ -41,7 +41,6 @@ from psched.stores.redis.glances import RedisGlances
 from psched.stores.redis.history import RedisHistory, record_arguments, size_of_record
 from psched.stores.redis.output import RedisOutput
 from psched.stores.redis.pauses import RedisPauses
-from psched.stores.redis.scripts import Script
 from psched.stores.redis.side_store import batches
 from psched.stores.upgrading import refuse_older
 
@@ -105,7 +104,7 @@ class RedisStore(Store):
     def init(self, *, force: bool = False) -> Sequence[str]:
         connector = self._connect(checks=False)
         try:
-            found, workers = connector.run(scripts.INIT, VERSION, GONE_AFTER, int(force))
+            found, workers = connector.run("init", VERSION, GONE_AFTER, int(force))
             if found is None:
                 return [f"prepared {self._table} on {connector.shown}"]
             refuse_older(self._table, [each.decode(errors="replace") for each in workers])
@@ -117,7 +116,7 @@ class RedisStore(Store):
                 cursor, is_first = b"0", True
                 while is_first or cursor != b"0":
                     cursor, labelled = connector.run(
-                        scripts.UPGRADE, cursor, BATCH, VERSION, part, *labels
+                        "upgrade", cursor, BATCH, VERSION, part, *labels
                     )
                     labels, is_first = encoding.labels(labelled), False
             return [f"upgraded {self._table} on {connector.shown} to layout {VERSION}"]
@@ -146,7 +145,7 @@ class RedisStore(Store):
             )
         stored = (changed(row, data=self._pack(row.data)) if row.data else row for row in rows)
         taken = self._connector.run(
-            scripts.ADD, encoding.text(nonce), *_flat(map(encoding.add_arguments, stored))
+            "add", encoding.text(nonce), *_flat(map(encoding.add_arguments, stored))
         )
         if taken is not None:
             raise AlreadyExistsError(f"the key {taken.decode(errors='replace')!r} is taken")
@@ -166,7 +165,7 @@ class RedisStore(Store):
 
         def read(place: Any, most: int) -> Page[Row]:  # noqa: ANN401  # a set, and a row in it
             part, *after = place or ("due", "", "")
-            rows, done, *after = self._read(scripts.PAGE, part, most, *after, wanted)
+            rows, done, *after = self._connector.run("page", part, most, *after, wanted)
             following: Any = (part, *after)
             if done:
                 following = None if selection.due or part == "rest" else ("rest", "", "")
@@ -180,7 +179,7 @@ class RedisStore(Store):
 
     @override
     def count(self) -> int:
-        return int(self._read(scripts.COUNT))
+        return int(self._connector.run("count"))
 
     @override
     def try_rights(self) -> None:
@@ -188,7 +187,7 @@ class RedisStore(Store):
 
     @override
     def replace(self, seen: Row, new: Row) -> bool:
-        replaced, _, _ = self._connector.run(scripts.REPLACE, *self._replacement(seen, new))
+        replaced, _, _ = self._connector.run("replace", *self._replacement(seen, new))
         return bool(replaced)
 
     def replace_and_record(self, seen: Row, new: Row, records: Sequence[RunRecord]) -> bool:
@@ -196,13 +195,13 @@ class RedisStore(Store):
         if self.history.refused or not records:
             return self.replace(seen, new)
         values = (*self._replacement(seen, new), *self.history.limits, *record_arguments(records))
-        replaced, *lost = self._connector.run(scripts.REPLACE_AND_RECORD, *values)
+        replaced, *lost = self._connector.run("replace_and_record", *values)
         self.history.losses.note(*lost)
         return bool(replaced)
 
     @override
     def delete(self, key: str) -> bool:
-        done = self._connector.run(scripts.DELETE, encoding.text(key))
+        done = self._connector.run("delete", encoding.text(key))
         if done == b"missing":
             raise NotFoundError(f"no schedule has the key {key!r}")
         return bool(done == b"removed")
@@ -214,7 +213,7 @@ class RedisStore(Store):
         lease = (alive_time, shortest, ceil(horizon))
         try:
             answer = self._connector.run(
-                scripts.CLAIM, encoding.text(owner), min(limit, BATCH), *lease, *self._only
+                "claim", encoding.text(owner), min(limit, BATCH), *lease, *self._only
             )
         except UnknownOutcomeError as error:
             raise ClaimUnknownError(owner, ()) from error
@@ -242,7 +241,7 @@ class RedisStore(Store):
         def hold(batch: Sequence[str]) -> Mapping[str, int]:
             holders = _flat((encoding.text(key), encoding.text(holds[key])) for key in batch)
             marks = " ".join(MARKS)
-            held = self._connector.run(scripts.HOLD, alive_time, shortest, marks, *holders)
+            held = self._connector.run("hold", alive_time, shortest, marks, *holders)
             return dict(zip(batch, held, strict=True))
 
         held = _in_batches(hold, batches([*holds], lambda _key: 0))
@@ -252,11 +251,11 @@ class RedisStore(Store):
         """End holds, as `HoldsSchedules.release` describes."""
         for batch in batches([*holds.items()], lambda _hold: 0):
             holders = _flat([*map(encoding.text, hold)] for hold in batch)
-            self._connector.run(scripts.RELEASE, *holders)
+            self._connector.run("release", *holders)
 
     @override
     def backlog(self, limit: int) -> Backlog:
-        due, late = self._read(scripts.BACKLOG, min(limit, BATCH), *self._only)
+        due, late = self._connector.run("backlog", min(limit, BATCH), *self._only)
         return Backlog(due=due, late=float(late))
 
     @override
@@ -264,7 +263,7 @@ class RedisStore(Store):
         try:
             # The script only reads. But ``writing`` is true, so that `Connector.run` checks for a
             # failover afterwards, because an answer of a replaced primary must not be used.
-            found = self._connector.run(scripts.HELD, encoding.text(owner), writing=True)
+            found = self._connector.run("held", encoding.text(owner), writing=True)
         except UnknownOutcomeError as error:
             raise StoreUnavailableError(str(error)) from None
         found = map(encoding.row_of, found)
@@ -279,7 +278,7 @@ class RedisStore(Store):
             tokens = (
                 (encoding.text(k), encoding.text(leases[k].owner), leases[k].fence) for k in batch
             )
-            held = self._connector.run(scripts.EXTEND, alive_time, shortest, *_flat(tokens))
+            held = self._connector.run("extend", alive_time, shortest, *_flat(tokens))
             return dict(zip(batch, held, strict=True))
 
         held = _in_batches(extend, batches([*leases], lambda _key: 0))
@@ -301,13 +300,13 @@ class RedisStore(Store):
         stored = self._pack(data)
         content = encoding.text(stored) if isinstance(stored, str) else stored
         lease = (encoding.text(key), encoding.text(token.owner), token.fence)
-        return bool(self._connector.run(scripts.UPDATE_DATA, *lease, content))
+        return bool(self._connector.run("update_data", *lease, content))
 
     @override
     def marked(self, keys: Sequence[str]) -> Mapping[str, str]:
         if not keys:
             return {}
-        found = self._read(scripts.MARKED, *map(encoding.text, keys))
+        found = self._connector.run("marked", *map(encoding.text, keys))
         marks = {
             key: mark.decode(errors="replace")
             for key, mark in zip(keys, found, strict=True)
@@ -317,14 +316,14 @@ class RedisStore(Store):
 
     @override
     def purge(self, limit: int) -> int:
-        return int(self._connector.run(scripts.PURGE, min(limit, BATCH)))
+        return int(self._connector.run("purge", min(limit, BATCH)))
 
     @override
     def look(self, keys: Sequence[str]) -> Mapping[str, Row]:
         found: dict[str, Row] = {}
         for start in range(0, len(keys), BATCH):
             batch = keys[start : start + BATCH]
-            for answer in self._read(scripts.ROWS, *map(encoding.text, batch)):
+            for answer in self._connector.run("rows", *map(encoding.text, batch)):
                 row = encoding.row_of(answer)
                 found[row.key] = row
         return found
@@ -336,11 +335,11 @@ class RedisStore(Store):
         after = b""
         while True:
             fields = history.WORKER_FIELDS
-            milliseconds, worker, leases = self._read(
-                scripts.DEAD, encoding.text(nonce), after, BATCH, *fields
+            milliseconds, worker, leases = self._connector.run(
+                "dead", encoding.text(nonce), after, BATCH, *fields
             )
             if not leases:
-                self._connector.run(scripts.RELEASE, encoding.text(nonce))
+                self._connector.run("release", encoding.text(nonce))
                 return released
             known = history.known_worker(nonce, worker)
             dead = [
@@ -356,8 +355,8 @@ class RedisStore(Store):
             ]
             limits = (alive_time, wait, *self.history.limits)
             (keys,) = self.history.run_recording(
-                (scripts.RECOVER_AND_RECORD, (*limits, *_flat(named))),
-                (scripts.RECOVER, (*limits, *_flat((m, fence, b"") for m, fence, _ in named))),
+                ("recover_and_record", (*limits, *_flat(named))),
+                ("recover", (*limits, *_flat((m, fence, b"") for m, fence, _ in named))),
                 partial(_count_among, recorded),
             )
             released += (key.decode(errors="replace") for key in keys)
@@ -402,9 +401,9 @@ class RedisStore(Store):
             pairs = zip(batch, answer[0], strict=True)
             return sum(len(end.records) for end, result in pairs if result == b"done")
 
-        plain = (scripts.SETTLE, self._settle_arguments(batch, recording=False))
+        plain = ("settle", self._settle_arguments(batch, recording=False))
         if not self.history.refused and any(end.records for end in batch):
-            recording = (scripts.SETTLE_AND_RECORD, self._settle_arguments(batch, recording=True))
+            recording = ("settle_and_record", self._settle_arguments(batch, recording=True))
             (results,) = self.history.run_recording(recording, plain, lost)
         else:
             results, _, _ = self._connector.run(plain[0], *plain[1])
@@ -420,9 +419,6 @@ class RedisStore(Store):
             records = end.records if recording else ()
             yield len(records)
             yield from map(history.encode_run, records)
-
-    def _read(self, script: Script, *arguments: Argument) -> Any:  # noqa: ANN401
-        return self._connector.run(script, *arguments, writing=False)
 
 
 def _in_batches(
@@ -442,7 +438,7 @@ def _in_batches(
 
 
 def _count_among(recorded: Collection[str], answer: Sequence[Any]) -> int:
-    """Count the released rows, in the answer of `scripts.RECOVER`, that have a record."""
+    """Count the released rows, in the answer of ``recover``, that have a record."""
     return sum(key.decode(errors="replace") in recorded for key in answer[0])
 
 
