@@ -34,10 +34,9 @@ when they have changed, rows that were held back are due, and so all of this beg
 None of it is stored; each worker finds it out by itself.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -46,7 +45,7 @@ from sqlalchemy import TextClause
 from psched.base.clock import Clock
 from psched.base.errors import StoreError
 from psched.core.store_protocol import Claimed
-from psched.stores.sql.claims import EVERYWHERE, CompareAndSwap, Place, Range, Strategy
+from psched.stores.sql.claims import EVERYWHERE, CompareAndSwap, Place, Range, Strategy, Terms
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.pauses import HeldBack, held_back_by
 from psched.stores.sql.statements import Statements
@@ -122,33 +121,26 @@ class Continuing:
         """Whether the next claim is one claim of the other strategy, and looks nowhere else."""
         return self._search is None or self._clock.monotonic() < self._next_look
 
-    def claim(
-        self,
-        owner: str,
-        limit: int,
-        lease: Mapping[str, int],
-        horizon: float,
-        within: Range = EVERYWHERE,
-    ) -> Claimed:
+    def claim(self, terms: Terms, within: Range = EVERYWHERE) -> Claimed:
         """Claim rows that are due; see `Strategy.claim`."""
-        claim = partial(self._inner.claim, owner, limit, lease, horizon)
         if self._claimed < self._many:
-            return self._look(claim, within)
+            return self._look(terms, within)
         if self._clock.monotonic() >= self._next_look:
             if self._search is None:
-                return self._look(claim, within)
-            found = self._look_back(claim, within, self._search)
+                return self._look(terms, within)
+            found = self._look_back(terms, within, self._search)
             if found.rows:
                 return found
-        claimed = claim(within._replace(after=max(self.front, within.after)))
+        rest = within._replace(after=max(self.front, within.after))
+        claimed = self._inner.claim(terms, rest)
         self._note(claimed)
         return claimed
 
-    def _look(self, claim: Callable[[Range], Claimed], within: Range) -> Claimed:
+    def _look(self, terms: Terms, within: Range) -> Claimed:
         """Claim rows wherever they are."""
         begun = self._clock.monotonic()
         try:
-            claimed = claim(within)
+            claimed = self._inner.claim(terms, within)
         except StoreError:
             self._looked(begun)
             raise
@@ -167,17 +159,15 @@ class Continuing:
                 self.front = _latest(self._now())
             self._search = _Search(until=self.front[0])
 
-    def _look_back(
-        self, claim: Callable[[Range], Claimed], within: Range, search: _Search
-    ) -> Claimed:
+    def _look_back(self, terms: Terms, within: Range, search: _Search) -> Claimed:
         """Claim rows before the place; make steps until one finds some, or they took too long."""
         begun = self._clock.monotonic()
         try:
             # What was committed late is near. It is looked for each time.
             near = max(self.front[0] - _NEAR, within.after[0])
-            claimed = self._step(claim, within, near, self.front[0])
+            claimed = self._step(terms, within, near, self.front[0])
             while not claimed.rows:
-                claimed = self._next_step(claim, within, search)
+                claimed = self._next_step(terms, within, search)
                 is_over = self._search is not search
                 if is_over or self._clock.monotonic() - begun >= _LONG / 2:
                     break
@@ -189,12 +179,10 @@ class Continuing:
         self._next_look = now + _PAUSE * (now - begun)
         return claimed
 
-    def _next_step(
-        self, claim: Callable[[Range], Claimed], within: Range, search: _Search
-    ) -> Claimed:
+    def _next_step(self, terms: Terms, within: Range, search: _Search) -> Claimed:
         begun = self._clock.monotonic()
         first = max(search.until - search.width, within.after[0])
-        claimed = self._step(claim, within, first, search.until)
+        claimed = self._step(terms, within, first, search.until)
         took = self._clock.monotonic() - begun
         search.took += took
         if claimed.rows:
@@ -208,11 +196,9 @@ class Continuing:
             self._search = None if search.took < _LONG else _Search(until=self.front[0])
         return claimed
 
-    def _step(
-        self, claim: Callable[[Range], Claimed], within: Range, first: int, until: int
-    ) -> Claimed:
+    def _step(self, terms: Terms, within: Range, first: int, until: int) -> Claimed:
         """Claim rows that fell due between two times."""
-        claimed = claim(Range(max((first, ""), within.after), until))
+        claimed = self._inner.claim(terms, Range(max((first, ""), within.after), until))
         if claimed.now is not None:
             self.front = min(self.front, _latest(claimed.now))
         if claimed.more and claimed.rows:
@@ -352,17 +338,15 @@ class PassingOver:
     def _is_to_look(self) -> bool:
         return self._is_unsure and self._clock.monotonic() >= self._next_look
 
-    def claim_quickly(
-        self, owner: str, limit: int, lease: Mapping[str, int], horizon: float
-    ) -> Claimed:
+    def claim_quickly(self, terms: Terms) -> Claimed:
         """Claim as `claim` does, and send nothing but what claims the rows."""
         begun = self._clock.monotonic()
         self._is_unsure = True  # also if an error is raised
-        claimed = self._inner.claim(owner, limit, lease, horizon)
+        claimed = self._inner.claim(terms)
         self._is_unsure = self._clock.monotonic() - begun >= _SLOW_CLAIM
         return claimed
 
-    def claim(self, owner: str, limit: int, lease: Mapping[str, int], horizon: float) -> Claimed:
+    def claim(self, terms: Terms) -> Claimed:
         """Claim rows that are due; see `Strategy.claim`."""
         if self._backlog is not None:
             self._check(self._backlog)
@@ -370,15 +354,15 @@ class PassingOver:
             self._next_look = self._clock.monotonic() + _LOOK_INTERVAL
             self._backlog = self._look()
         if (backlog := self._backlog) is None:
-            return self.claim_quickly(owner, limit, lease, horizon)
+            return self.claim_quickly(terms)
         if backlog.held_back.everything:
             return Claimed()
         is_due = self._clock.monotonic() >= backlog.next_search
         find = self._search if is_due else self._first
-        claimed = self._claim_found(find, backlog, owner, limit, lease)
+        claimed = self._claim_found(find, backlog, terms)
         if claimed.rows:
             return claimed
-        claimed = self._inner.claim(owner, limit, lease, horizon, self._passed)
+        claimed = self._inner.claim(terms, self._passed)
         if claimed.more:
             return claimed
         # All that was due, and not paused, has been claimed by somebody.
@@ -389,17 +373,15 @@ class PassingOver:
         self,
         find: Callable[[_Backlog, int], Sequence[str]],
         backlog: _Backlog,
-        owner: str,
-        limit: int,
-        lease: Mapping[str, int],
+        terms: Terms,
     ) -> Claimed:
         """Claim the rows that the search finds in its next slice, or that are at the beginning."""
         before = changed(backlog)
-        keys = find(backlog, limit)
+        keys = find(backlog, terms.limit)
         if not keys:
             return Claimed()
         try:
-            return changed(self._by_key.claim_among(owner, keys, lease), more=True)
+            return changed(self._by_key.claim_among(keys, terms), more=True)
         except StoreError:
             self._backlog = before  # the slice is read again
             raise

@@ -80,6 +80,27 @@ class Range(NamedTuple):
 EVERYWHERE = Range()
 
 
+class Terms(NamedTuple):
+    """What a claim is to do: most of the arguments of `psched.core.store_protocol.Store.claim`.
+
+    Attributes:
+        owner: a text that identifies this claim; no earlier claim has used it.
+        limit: the most rows to claim.
+        lease: ``alive_time`` and ``shortest``, by their names.
+        horizon: the seconds from now within which to search for the next row to fall due.
+    """
+
+    owner: str
+    limit: int
+    lease: Mapping[str, int]
+    horizon: float
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What a statement that reads rows binds."""
+        return {"limit": self.limit, "horizon": ceil(self.horizon)}
+
+
 class Strategy(Protocol):
     """A way to claim the due rows of one table."""
 
@@ -87,23 +108,8 @@ class Strategy(Protocol):
     name: str
     """The strategy's name in the setting ``claim_strategy``."""
 
-    def claim(
-        self,
-        owner: str,
-        limit: int,
-        lease: Mapping[str, int],
-        horizon: float,
-        within: Range = EVERYWHERE,
-    ) -> Claimed:
-        """Claim rows that are due, as `psched.core.store_protocol.Store.claim` does.
-
-        Args:
-            owner: a text that identifies this claim; no earlier claim has used it.
-            limit: the most rows to claim.
-            lease: the arguments ``alive_time`` and ``shortest`` of `Store.claim`.
-            horizon: the seconds from now within which to search for the next row to fall due.
-            within: only these rows are claimed.
-        """
+    def claim(self, terms: Terms, within: Range = EVERYWHERE) -> Claimed:
+        """Claim rows that are due, as `Store.claim` does, but only those ``within``."""
         ...
 
 
@@ -141,16 +147,8 @@ class SkipLocked(Strategy):
         self._one_by_one = CompareAndSwap(connector, sql)
 
     @override
-    def claim(
-        self,
-        owner: str,
-        limit: int,
-        lease: Mapping[str, int],
-        horizon: float,
-        within: Range = EVERYWHERE,
-    ) -> Claimed:
-        values = {**lease, "owner": owner, "limit": limit, "horizon": ceil(horizon)}
-        values |= within.values
+    def claim(self, terms: Terms, within: Range = EVERYWHERE) -> Claimed:
+        values = {**terms.lease, "owner": terms.owner, **terms.values, **within.values}
         first, self.first = self.first, ()
         statement = self._sql.claim_unlocked
         try:
@@ -159,11 +157,11 @@ class SkipLocked(Strategy):
             else:
                 found = self._connector.run(raw_execute.rows, statement, values)
         except UnknownOutcomeError as error:
-            raise ClaimUnknownError(owner, ()) from error
+            raise ClaimUnknownError(terms.owner, ()) from error
         except InvalidValueError:
             if first:
                 raise
-            return self._one_by_one.claim(owner, limit, lease, horizon, within)
+            return self._one_by_one.claim(terms, within)
         now, next_due = float(found[0][0]), found[0][1]
         # If nothing was claimed, the result is one row without a key, which is dropped here.
         leased = [columns[2:] for columns in found if columns[2] is not None]
@@ -175,7 +173,7 @@ class SkipLocked(Strategy):
             if owner_before is not None:
                 expired[row.key] = ExpiredLease(Token(owner_before, row.fence - 1), claimed_before)
         return Claimed(
-            rows=rows, expired=expired, now=now, next_due=next_due, more=len(rows) == limit
+            rows=rows, expired=expired, now=now, next_due=next_due, more=len(rows) == terms.limit
         )
 
 
@@ -195,41 +193,25 @@ class CompareAndSwap(Strategy):
         self._checks_clock = connector.dialect.host_clock
 
     @override
-    def claim(
-        self,
-        owner: str,
-        limit: int,
-        lease: Mapping[str, int],
-        horizon: float,
-        within: Range = EVERYWHERE,
-    ) -> Claimed:
-        values = {"horizon": ceil(horizon), "limit": limit, **within.values}
-        found = self._read_near((self._sql.due, values), lease)
-        return self._claim(owner, limit, lease, *found)
+    def claim(self, terms: Terms, within: Range = EVERYWHERE) -> Claimed:
+        request = self._sql.due, {**terms.values, **within.values}
+        return self._claim(terms, *self._read_near(request, terms.lease))
 
-    def claim_among(self, owner: str, keys: Sequence[str], lease: Mapping[str, int]) -> Claimed:
+    def claim_among(self, keys: Sequence[str], terms: Terms) -> Claimed:
         """Claim those of some rows that are due, and that no rule pauses; see `claim`."""
-        found = self._read_near(self._sql.due_among(keys), lease)
-        return self._claim(owner, len(keys), lease, *found)
+        return self._claim(terms, *self._read_near(self._sql.due_among(keys), terms.lease))
 
-    def _claim(
-        self,
-        owner: str,
-        limit: int,
-        lease: Mapping[str, int],
-        now: float | None,
-        near: Sequence[Columns],
-    ) -> Claimed:
+    def _claim(self, terms: Terms, now: float | None, near: Sequence[Columns]) -> Claimed:
         """Claim those rows that are due, given what `_read_near` has returned."""
         if now is None:
             return Claimed()
         due = [columns for columns in near if columns[DUE] <= now]
         next_due = near[len(due)][DUE] if len(due) < len(near) else None
-        more = len(due) == limit
+        more = len(due) == terms.limit
         if not due:
             return Claimed(now=now, next_due=next_due)
-        won = self._swap(owner, due, lease)
-        rows = [_claimed(columns, owner) for columns in won]
+        won = self._swap(terms.owner, due, terms.lease)
+        rows = [_claimed(columns, terms.owner) for columns in won]
         expired = {
             columns[KEY]: ExpiredLease(Token(columns[OWNER], columns[FENCE]), columns[CLAIMED_AT])
             for columns in won

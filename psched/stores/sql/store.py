@@ -47,6 +47,7 @@ from psched.stores.sql.claims import (
     AT_ANY_TIME,
     CompareAndSwap,
     SkipLocked,
+    Terms,
     choose,
     rows_held_by,
 )
@@ -220,7 +221,8 @@ class SqlStore(TableStore[Statements]):
         self, owner: str, *, limit: int, alive_time: int, shortest: int, horizon: float
     ) -> Claimed:
         lease = {"alive_time": alive_time, "shortest": shortest}
-        return self._claim_strategy().claim(owner, min(limit, BATCH), lease, horizon)
+        terms = Terms(owner, min(limit, BATCH), lease, horizon)
+        return self._claim_strategy().claim(terms)
 
     @one_request
     def hold(self, holds: Mapping[str, str], *, alive_time: int, shortest: int) -> frozenset[str]:
@@ -334,11 +336,9 @@ class SqlStore(TableStore[Statements]):
         )
         if joins:
             lease = {"alive_time": alive_time, "shortest": shortest}
+            terms = Terms(owner, min(limit, BATCH), lease, horizon)
             try:
-                claimed = self._claim_after(
-                    settlements,
-                    partial(strategy.claim_quickly, owner, min(limit, BATCH), lease, horizon),
-                )
+                claimed = self._claim_after(settlements, strategy, terms)
             except UnknownOutcomeError as error:
                 self._apart_until = self._clock.monotonic() + _APART
                 raise ClaimUnknownError(owner, ()) from error
@@ -352,17 +352,17 @@ class SqlStore(TableStore[Statements]):
         return self.settle(settlements), None
 
     def _claim_after(
-        self, settlements: Sequence[Settlement], claim: Callable[[], Claimed]
+        self, settlements: Sequence[Settlement], strategy: PassingOver, terms: Terms
     ) -> Claimed:
         """Apply settlements with their records, and claim, all or nothing."""
         parts = [[end for end in settlements if end.remove is remove] for remove in (False, True)]
         records = [record for end in settlements for record in end.records]
         records = [] if self.history.missing is not None else records
-        if (sender := self._claim_strategy().sender) is not None:
+        if (sender := strategy.sender) is not None:
             ends_of = map(self._sql.settle_or_fail, filter(None, parts))
             sender.first = [*chain.from_iterable(ends_of), *self.history.insertions(records)]
             try:
-                return claim()
+                return strategy.claim_quickly(terms)
             finally:
                 sender.first = ()
 
@@ -372,7 +372,7 @@ class SqlStore(TableStore[Statements]):
                 if raw_execute.count(connection, *request) != len(ends):
                     raise _NotAllSettledError
             self.history.insert_records(connection, records)
-            return claim()
+            return strategy.claim_quickly(terms)
 
         return self._connector.transact(work, patient=False)
 
