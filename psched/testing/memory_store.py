@@ -15,10 +15,9 @@ from threading import RLock
 from typing_extensions import override
 
 from psched.config import Config
-from psched.core.attempts import WORKER_DIED
 from psched.core.definition import history_setting
 from psched.core.history.protocol import EVERY_RUN, AuditSelection, KeepsHistory, RunSelection
-from psched.core.history.recording import lost_record
+from psched.core.history.recording import record_of_death
 from psched.core.history.records import AuditRecord, Outcome, RunRecord, WorkerRecord
 from psched.core.model import Row, Settlement
 from psched.core.operations.pauses import PauseRule, PausesTypes
@@ -133,19 +132,9 @@ class MemoryStore(PlainStore, KeepsHistory, PausesTypes):
             keys = super().recover(nonce, alive_time=alive_time, retry_wait=retry_wait)
             ended = floor(self.now() * 1000)
             for row in [before[key] for key in keys]:
-                if not row.is_tried or row.next_time is None:
-                    continue
-                if history_setting(row, self._settings) == "none":
-                    continue
-                lost = lost_record(
-                    row,
-                    attempt=row.attempt,
-                    claimed_at=row.claimed_at,
-                    ended=ended,
-                    reason=WORKER_DIED,
-                    worker=self._workers.get(nonce),
-                )
-                self.record([lost])
+                history = history_setting(row, self._settings)
+                lost = record_of_death(row, ended, self._workers.get(nonce), history)
+                self.record([] if lost is None else [lost])
             return keys
 
     def replace_and_record(self, seen: Row, new: Row, records: Sequence[RunRecord]) -> bool:

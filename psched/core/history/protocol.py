@@ -120,7 +120,7 @@ class KeepsHistory(Protocol):
       settlement that skips occurrences without its records, as long as the database is merely
       unavailable.
     * `Store.recover` also writes the record of each lost attempt, in the transaction that releases
-      its lease: `psched.core.history.recording.lost_record`. It writes none for a row without
+      its lease: `psched.core.history.recording.record_of_death`. There is none for a row without
       ``next_time``, or whose setting ``history`` is ``none``
       (`psched.core.definition.history_setting`).
 

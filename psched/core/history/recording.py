@@ -7,6 +7,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from psched.base.clock import Clock
+from psched.core.attempts import WORKER_DIED
 from psched.core.history.counts import Counts
 from psched.core.history.records import (
     FAILURES,
@@ -232,6 +233,26 @@ def lost_record(
         ended=ended,
         outcome=Outcome.LOST,
         reason=reason,
+    )
+
+
+def record_of_death(
+    row: Row, ended: int, worker: WorkerRecord | None, history: str
+) -> RunRecord | None:
+    """Create the record of the attempt of a dead worker, given the setting ``history`` of its row.
+
+    There is none if a client has set ``next_time`` during the lease: then the row does not tell
+    which occurrence was running.
+    """
+    if row.next_time is None or not row.is_tried or history == "none":
+        return None
+    return lost_record(
+        row,
+        attempt=row.attempt,
+        claimed_at=row.claimed_at,
+        ended=ended,
+        reason=WORKER_DIED,
+        worker=worker,
     )
 
 

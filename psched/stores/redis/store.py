@@ -18,8 +18,7 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.config.urls import redis_address
-from psched.core.attempts import WORKER_DIED
-from psched.core.history.recording import lost_record
+from psched.core.history.recording import record_of_death
 from psched.core.history.records import GONE_AFTER, RunRecord, WorkerRecord
 from psched.core.model import MARKS, Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
@@ -364,23 +363,10 @@ class RedisStore(Store):
 
     def _lost_record(self, row: Row | None, ended: int, worker: WorkerRecord | None) -> bytes:
         """The record of a dead worker's attempt; empty if there is none."""
-        if self.history.refused or row is None or row.next_time is None:
+        if self.history.refused or row is None:
             return b""
-        if not row.is_tried:
-            # A client has set ``next_time`` during the lease, and so the row does not tell which
-            # occurrence was running.
-            return b""
-        if self._history_of(row) == "none":
-            return b""
-        record = lost_record(
-            row,
-            attempt=row.attempt,
-            claimed_at=row.claimed_at,
-            ended=ended,
-            reason=WORKER_DIED,
-            worker=worker,
-        )
-        return history.encode_run(record)
+        record = record_of_death(row, ended, worker, self._history_of(row))
+        return b"" if record is None else history.encode_run(record)
 
     @override
     def examine(self) -> Sequence[tuple[str, str]]:

@@ -27,8 +27,8 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
-from psched.core.attempts import WORKER_DIED, told_of_death, wait_after_death
-from psched.core.history.recording import lost_record
+from psched.core.attempts import told_of_death, wait_after_death
+from psched.core.history.recording import record_of_death
 from psched.core.history.records import RunRecord
 from psched.core.model import DELETING, Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, Selection
@@ -475,21 +475,7 @@ class SqlStore(TableStore[Statements]):
     ) -> Sequence[Settlement]:
         """Add to the settlements of a dead worker's leases the records of its lost attempts."""
         worker, ended = self.history.worker(nonce), floor(self.now() * 1000)
-        records = [
-            lost_record(
-                row,
-                attempt=row.attempt,
-                claimed_at=row.claimed_at,
-                ended=ended,
-                reason=WORKER_DIED,
-                worker=worker,
-            )
-            # If a client has set ``next_time`` during the lease, the row does not tell which
-            # occurrence was running.
-            if row.next_time is not None and row.is_tried and self._history_of(row) != "none"
-            else None
-            for row in dead
-        ]
+        records = [record_of_death(row, ended, worker, self._history_of(row)) for row in dead]
         return [
             end if record is None else changed(end, records=(record,))
             for end, record in zip(ends, records, strict=True)
