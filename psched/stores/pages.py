@@ -75,6 +75,12 @@ class Pages(Iterator[T], Generic[T]):
         return False
 
 
+def batched(items: Sequence[R], most: int) -> Iterator[Sequence[R]]:
+    """Split items, in order, into parts of at most so many items."""
+    for start in range(0, len(items), most):
+        yield items[start : start + most]
+
+
 def split(
     items: Sequence[R], size_of: Callable[[R], int], *, most: int, largest: int
 ) -> Iterator[Sequence[R]]:

@@ -8,6 +8,7 @@ from typing_extensions import override
 from psched.core.alerts.watching import MOST_LEASED, ActiveRows, Place, ReadsLightly, RowPage
 from psched.core.model import PAUSED, RUNNING, Row
 from psched.core.operations.overview import COUNTED, DUE, MOST_COUNTED, Overview, made_of
+from psched.stores.pages import batched
 from psched.stores.redis import encoding
 from psched.stores.redis.connector import Connector
 from psched.stores.redis.encoding import Argument
@@ -86,9 +87,9 @@ class RedisGlances(ReadsLightly):
     @override
     def light_rows(self, keys: Sequence[str]) -> Mapping[str, Row]:
         found = dict[str, Row]()
-        for start in range(0, len(keys), _BATCH):
-            batch = map(encoding.text, keys[start : start + _BATCH])
-            found |= {row.key: row for row in _rows(self._watch("keys", *batch))}
+        for batch in batched(keys, _BATCH):
+            rows = _rows(self._watch("keys", *map(encoding.text, batch)))
+            found |= {row.key: row for row in rows}
         return found
 
     def _watch(self, *arguments: Argument) -> Any:  # noqa: ANN401  # the answer of the script

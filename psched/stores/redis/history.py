@@ -24,7 +24,7 @@ from psched.core.history.records import (
     RunRecord,
     WorkerRecord,
 )
-from psched.stores.pages import Page, Pages
+from psched.stores.pages import Page, Pages, batched
 from psched.stores.parameters import StoreParameters
 from psched.stores.redis.connector import Connector
 from psched.stores.redis.encoding import Argument, text, whole
@@ -177,8 +177,7 @@ class RedisHistory(SideStore, KeepsHistory):
     @override
     def last_runs(self, keys: Sequence[str]) -> Mapping[str, RunRecord]:
         last: dict[str, RunRecord] = {}
-        for start in range(0, len(keys), BATCH):
-            batch = keys[start : start + BATCH]
+        for batch in batched(keys, BATCH):
             answers = self._connector.run("last_runs", *map(text, batch))
             for key, answer in zip(batch, answers, strict=True):
                 record = answer and decode_run(answer[1], answer[0])
@@ -189,8 +188,7 @@ class RedisHistory(SideStore, KeepsHistory):
     @override
     def durations(self, keys: Sequence[str], most: int) -> Mapping[str, Sequence[int]]:
         found: dict[str, Sequence[int]] = {}
-        for start in range(0, len(keys), BATCH):
-            batch = keys[start : start + BATCH]
+        for batch in batched(keys, BATCH):
             limits = most, _LOOKED_AT * most
             answers = self._connector.run("durations", *limits, *map(text, batch))
             for key, answer in zip(batch, answers, strict=True):

@@ -30,7 +30,7 @@ from psched.core.store_protocol import (
     Settled,
     Store,
 )
-from psched.stores.pages import Page, Pages
+from psched.stores.pages import Page, Pages, batched
 from psched.stores.parameters import StoreParameters
 from psched.stores.redis import diagnostics, encoding, history
 from psched.stores.redis.alerts import RedisAlerts
@@ -243,12 +243,12 @@ class RedisStore(Store):
             held = self._connector.run("hold", alive_time, shortest, marks, *holders)
             return dict(zip(batch, held, strict=True))
 
-        held = _in_batches(hold, batches([*holds], lambda _key: 0))
+        held = _in_batches(hold, batched([*holds], BATCH))
         return frozenset(key for key, is_held in held.items() if is_held)
 
     def release(self, holds: Mapping[str, str]) -> None:
         """End holds, as `HoldsSchedules.release` describes."""
-        for batch in batches([*holds.items()], lambda _hold: 0):
+        for batch in batched([*holds.items()], BATCH):
             holders = _flat([*map(encoding.text, hold)] for hold in batch)
             self._connector.run("release", *holders)
 
@@ -280,7 +280,7 @@ class RedisStore(Store):
             held = self._connector.run("extend", alive_time, shortest, *_flat(tokens))
             return dict(zip(batch, held, strict=True))
 
-        held = _in_batches(extend, batches([*leases], lambda _key: 0))
+        held = _in_batches(extend, batched([*leases], BATCH))
         return frozenset(key for key, is_held in held.items() if is_held)
 
     @override
@@ -320,8 +320,7 @@ class RedisStore(Store):
     @override
     def look(self, keys: Sequence[str]) -> Mapping[str, Row]:
         found: dict[str, Row] = {}
-        for start in range(0, len(keys), BATCH):
-            batch = keys[start : start + BATCH]
+        for batch in batched(keys, BATCH):
             for answer in self._connector.run("rows", *map(encoding.text, batch)):
                 row = encoding.row_of(answer)
                 found[row.key] = row

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from math import ceil
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DBAPIError
@@ -13,13 +13,14 @@ from typing_extensions import override
 from psched.base.texts import storable
 from psched.core.alerts.alert import Alert, deliveries_in, deliveries_text, names_in, names_text
 from psched.core.alerts.protocol import EVERY_ALERT, AlertSelection, KeepsAlerts
+from psched.stores.pages import Page, Pages, batched
 from psched.stores.sql import raw_execute
 from psched.stores.sql.conditions import Request
 from psched.stores.sql.connector import Connector, one_request
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.errors import ErrorKind
 from psched.stores.sql.history import LABEL_LENGTH, REASON_LENGTH
-from psched.stores.sql.side_tables import SideStore, SideTable, Where, pages
+from psched.stores.sql.side_tables import PAGE, SideStore, SideTable, Where
 
 COLUMNS = tuple(field.name for field in fields(Alert))
 
@@ -35,18 +36,6 @@ _GIVEN = (*IDENTITY, "type", "label", "scheduled_time", "text", "on_raise", "on_
 
 _NONE = names_text(())
 """The text of no names."""
-
-
-class NumberedAlert(NamedTuple):
-    """A row of the table."""
-
-    id: int
-    alert: Alert
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """The place of the row in a listing, see `AlertStatements.select`."""
-        return self.alert.raised, self.id
 
 
 _BATCH = 100
@@ -186,14 +175,14 @@ def noted(alert: Alert) -> dict[str, Any]:
     }
 
 
-def numbered_alert(columns: Sequence[Any]) -> NumberedAlert:
-    """The row that a statement has read: the id, then `COLUMNS`."""
-    id_, *given = columns
+def alert_of(columns: Sequence[Any]) -> Alert:
+    """The alert in a row that a statement has read: the id, then `COLUMNS`."""
+    _, *given = columns
     values = dict(zip(COLUMNS, given, strict=True))
     for name in "on_raise", "on_close":
         values[name] = names_in(values[name])
     values["deliveries"] = deliveries_in(values["deliveries"])
-    return NumberedAlert(id_, Alert(**values))
+    return Alert(**values)
 
 
 class SqlAlerts(SideStore, KeepsAlerts):
@@ -220,8 +209,7 @@ class SqlAlerts(SideStore, KeepsAlerts):
         # Nearly always, the monitors find again what is known already. So most requests write
         # nothing, and the databases refuse only what another monitor inserts at the same time.
         new = list[Alert]()
-        for start in range(0, len(alerts), _BATCH):
-            batch = alerts[start : start + _BATCH]
+        for batch in batched(alerts, _BATCH):
             known = {int(place) for (place,) in self._query(*self._sql.obstacles(batch))}
             new += [alert for place, alert in enumerate(batch) if place not in known]
         return self._change(self._sql.insert, new, inserted)
@@ -234,16 +222,15 @@ class SqlAlerts(SideStore, KeepsAlerts):
     @override
     def find_alerts(self, selection: AlertSelection = EVERY_ALERT) -> Iterator[Alert]:
         self._require()
-        last: tuple[int, int] | None = None
 
-        def read(_before: int | None, limit: int) -> list[NumberedAlert]:
-            nonlocal last
-            request = self._sql.select(selection, after=last, limit=limit)
-            found = [numbered_alert(columns) for columns in self._query(*request)]
-            last = found[-1].place if found else last
-            return found
+        def read(place: Any, most: int) -> Page[Alert]:  # noqa: ANN401  # when raised, and the id
+            request = self._sql.select(selection, after=place or None, limit=most)
+            found = self._query(*request)
+            alerts = [*map(alert_of, found)]
+            is_last = len(found) < most
+            return Page(alerts, None if is_last else (alerts[-1].raised, found[-1][0]))
 
-        return map(attrgetter("alert"), pages(read, selection.limit))
+        return Pages(read, selection.limit, PAGE)
 
     @override
     @one_request
@@ -252,7 +239,7 @@ class SqlAlerts(SideStore, KeepsAlerts):
         # alert meanwhile, and the due time that the lease of that monitor has not ended.
         self._require()
         found = self._query(self._sql.due, {"limit": limit})
-        due = [numbered_alert(columns).alert for columns in found]
+        due = [*map(alert_of, found)]
         wanted = {"owner": owner, "lease": ceil(lease * 1000)}
         return self._change(
             self._sql.take,
@@ -270,8 +257,8 @@ class SqlAlerts(SideStore, KeepsAlerts):
     def trim_alerts(self, *, before: int, limit: int) -> int:
         self._require()
         old = [id_ for (id_,) in self._query(self._sql.old, {"before": before, "limit": limit})]
-        batches = (old[start : start + _BATCH] for start in range(0, len(old), _BATCH))
-        return sum(self._write(*self._sql.table.delete(batch)) for batch in batches)
+        requests = map(self._sql.table.delete, batched(old, _BATCH))
+        return sum(self._write(*request) for request in requests)
 
     def _change(
         self,
@@ -283,8 +270,7 @@ class SqlAlerts(SideStore, KeepsAlerts):
         # Transactions that lock the rows in the same order do not wait for each other in a circle.
         places = sorted(range(len(alerts)), key=lambda place: _identity(alerts[place]))
         changed = dict[int, Alert]()
-        for start in range(0, len(places), _BATCH):
-            batch = places[start : start + _BATCH]
+        for batch in batched(places, _BATCH):
             written = self._change_batch(statement, [alerts[i] for i in batch], values_of)
             changed |= {batch[place]: alert for place, alert in written.items()}
         return [changed[place] for place in sorted(changed)]
@@ -310,7 +296,7 @@ class SqlAlerts(SideStore, KeepsAlerts):
             request = self._sql.find([batch[place] for place in places])
             self._connector.step()
             found = raw_execute.rows(connection, *request)
-            return {places[int(i)]: numbered_alert(columns).alert for i, *columns in found}
+            return {places[int(i)]: alert_of(columns) for i, *columns in found}
 
         return self._connector.transact(write, patient=False)
 

@@ -67,8 +67,7 @@ def write_in_batches(
             return False
         return True
 
-    for start in range(0, len(items), BATCH):
-        batch = items[start : start + BATCH]
+    for batch in pages.batched(items, BATCH):
         if attempt(batch) or len(batch) == 1:
             continue
         for item in batch:

@@ -15,6 +15,7 @@ from psched.base.clock import Clock
 from psched.core.alerts.watching import MOST_LEASED, ActiveRows, Place, ReadsLightly, RowPage
 from psched.core.model import PAUSED, RUNNING, Row
 from psched.core.operations.overview import COUNTED, DUE, MOST_COUNTED, Overview, made_of
+from psched.stores.pages import batched
 from psched.stores.sql.claims import EVERYWHERE
 from psched.stores.sql.conditions import by_keys
 from psched.stores.sql.dialects import Dialect
@@ -148,7 +149,7 @@ class SqlGlances(ReadsLightly):
     @override
     def light_rows(self, keys: Sequence[str]) -> Mapping[str, Row]:
         found = dict[str, Row]()
-        for start in range(0, len(keys), _BATCH):
-            statement, values = by_keys(f"{self._judged} WHERE ", keys[start : start + _BATCH])
+        for batch in batched(keys, _BATCH):
+            statement, values = by_keys(f"{self._judged} WHERE ", batch)
             found |= {row.key: row for row in self._rows(statement, **values)}
         return found

@@ -43,6 +43,7 @@ from psched.core.history.records import (
     WorkerRecord,
 )
 from psched.core.operations.extra_runs import prefix_of_extra_runs
+from psched.stores.pages import batched
 from psched.stores.sql import raw_execute
 from psched.stores.sql.batches import split
 from psched.stores.sql.conditions import Request
@@ -489,9 +490,8 @@ class SqlHistory(SideStore, KeepsHistory):
     def last_runs(self, keys: Sequence[str]) -> Mapping[str, RunRecord]:
         self._require()
         found: dict[str, RunRecord] = {}
-        for start in range(0, len(keys), _KEYS):
-            request = self._sql.select_last_runs(keys[start : start + _KEYS])
-            for columns in self._query(*request):
+        for batch in batched(keys, _KEYS):
+            for columns in self._query(*self._sql.select_last_runs(batch)):
                 record = run_record(columns)
                 found[record.key] = record
         return found
@@ -500,9 +500,8 @@ class SqlHistory(SideStore, KeepsHistory):
     def durations(self, keys: Sequence[str], most: int) -> Mapping[str, Sequence[int]]:
         self._require()
         found: dict[str, list[tuple[int, int]]] = {}
-        for start in range(0, len(keys), _KEYS):
-            request = self._sql.select_durations(keys[start : start + _KEYS], most)
-            for key, number, took in self._query(*request):
+        for batch in batched(keys, _KEYS):
+            for key, number, took in self._query(*self._sql.select_durations(batch, most)):
                 found.setdefault(key, []).append((number, took))
         return {
             key: [took for _, took in sorted(runs, reverse=True)] for key, runs in found.items()
@@ -616,18 +615,14 @@ class SqlHistory(SideStore, KeepsHistory):
                 raw_execute.count(connection, *request)
             return
         values = [run_values(record) for record in records]
-        for start in range(0, len(values), INSERT_BATCH):
+        for batch in batched(values, INSERT_BATCH):
             self._connector.step()
-            batch = values[start : start + INSERT_BATCH]
             raw_execute.repeat(connection, self._sql.insert_run, batch)
 
     def insertions(self, records: Sequence[RunRecord]) -> list[Request]:
         """Requests that insert records, except those that exist already."""
         values = [[*run_values(record).values()] for record in records]
-        return [
-            self._sql.many_runs.request(values[start : start + INSERT_BATCH])
-            for start in range(0, len(values), INSERT_BATCH)
-        ]
+        return [self._sql.many_runs.request(batch) for batch in batched(values, INSERT_BATCH)]
 
     def write_and_record(
         self,

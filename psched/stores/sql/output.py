@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from psched.base.compression import compress, readable
 from psched.core.output import KeepsOutput, OutputRecord, OutputSelection, RunningAttempt
+from psched.stores.pages import batched
 from psched.stores.sql import raw_execute
 from psched.stores.sql.conditions import Request
 from psched.stores.sql.connector import Connector, one_request
@@ -175,8 +176,7 @@ class SqlOutput(SideStore, KeepsOutput):
         values = [stored(record) for record in latest]
 
         def write(connection: Connection) -> None:
-            for start in range(0, len(latest), _BATCH):
-                batch, bound = latest[start : start + _BATCH], values[start : start + _BATCH]
+            for batch, bound in zip(batched(latest, _BATCH), batched(values, _BATCH), strict=True):
                 self._replace(connection, self._sql.find(batch), bound)
                 # A reader can have inserted a request in the meantime. Now it cannot.
                 ended = [record for record in batch if not record.is_live]
@@ -233,8 +233,7 @@ class SqlOutput(SideStore, KeepsOutput):
     ) -> AbstractSet[RunningAttempt]:
         self._require()
         asked = set[RunningAttempt]()
-        for start in range(0, len(attempts), _BATCH):
-            batch = attempts[start : start + _BATCH]
+        for batch in batched(attempts, _BATCH):
             asked |= {batch[i] for (i,) in self._query(*self._sql.asked(batch, now))}
         return asked
 

@@ -16,7 +16,7 @@ from psched.stores.sql.conditions import Request, numbered, placeholders
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.dialects import Dialect
 
-_PAGE = 200
+PAGE = 200
 """The most records that one query returns."""
 
 
@@ -199,7 +199,7 @@ T = TypeVar("T", bound=_Numbered)
 def pages(
     read: Callable[[int | None, int], Sequence[T]],
     limit: int | None,
-    size: int = _PAGE,
+    size: int = PAGE,
     keep: Callable[[T], bool] = lambda _record: True,
 ) -> Iterator[T]:
     """Read records by their ids, the newest first; see `Pages`.

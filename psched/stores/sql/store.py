@@ -39,6 +39,7 @@ from psched.core.store_protocol import (
     ClaimUnknownError,
     Settled,
 )
+from psched.stores.pages import batched
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
 from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
@@ -257,8 +258,8 @@ class SqlStore(TableStore[Statements]):
     @one_request
     def release(self, holds: Mapping[str, str]) -> None:
         """End holds, as `HoldsSchedules.release` describes."""
-        for start in range(0, len(holds), BATCH):
-            self._write(*self._sql.release(dict([*holds.items()][start : start + BATCH])))
+        for batch in batched([*holds.items()], BATCH):
+            self._write(*self._sql.release(dict(batch)))
 
     @override
     def backlog(self, limit: int) -> Backlog:
@@ -440,8 +441,8 @@ class SqlStore(TableStore[Statements]):
 
     @override
     def look(self, keys: Sequence[str]) -> Mapping[str, Row]:
-        batches = (keys[start : start + BATCH] for start in range(0, len(keys), BATCH))
-        rows = (row for batch in batches for row in self._read(*self._sql.select(batch)))
+        requests = map(self._sql.select, batched(keys, BATCH))
+        rows = (row for request in requests for row in self._read(*request))
         return {row.key: row for row in rows}
 
     @override
