@@ -86,12 +86,7 @@ occurrences of the span after all.
 """
 _DECISIONS = ", ".join(f"'{fate}'" for fate in sorted(DECISIONS))
 _WHOLE = ", ".join(f"'{outcome}'" for outcome in sorted(WHOLE))
-_WORDS = frozenset(
-    {
-        *("key", "type", "label", "owner", "host", "outcome", "fate", "reason", "reason_code"),
-        *("error", "result"),
-    }
-)
+_WORDS = frozenset(field.name for field in fields(RunRecord) if field.type in {str, str | None})
 """The columns of ``<table>_runs`` that are texts."""
 
 _LARGE = frozenset({"error", "result"})

@@ -40,6 +40,15 @@ STATUS_LENGTH = 16
 LANE_LENGTH = 64
 LABEL_LENGTH = 255
 
+OPTIONS: dict[str, Any] = {
+    "mysql_engine": "InnoDB",
+    "mariadb_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mariadb_charset": "utf8mb4",
+    "sqlite_strict": True,
+}
+"""The options of the table of schedules, and of every table beside it."""
+
 
 _LEASED = text("leased_by IS NOT NULL")
 _HELD = text("held_by IS NOT NULL")
@@ -165,11 +174,7 @@ def schedules_table(name: str) -> Table:
         Index(f"{name}_type", "type", "id"),
         Index(f"{name}_label", "label", "id", sqlite_where=_LABELLED, postgresql_where=_LABELLED),
         Index(f"{name}_status", "status", "id", sqlite_where=_AT_REST, postgresql_where=_AT_REST),
-        mysql_engine="InnoDB",
-        mariadb_engine="InnoDB",
-        mysql_charset="utf8mb4",
-        mariadb_charset="utf8mb4",
-        sqlite_strict=True,
+        **OPTIONS,
     )
 
 

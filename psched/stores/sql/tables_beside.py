@@ -1,7 +1,5 @@
 """SQLAlchemy's definitions of the tables beside the table of schedules; only `init` needs them."""
 
-from typing import Any
-
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -15,12 +13,14 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects import mysql
+from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeEngine
 
 from psched.stores.sql import alerts
 from psched.stores.sql.history import HOST_LENGTH, LABEL_LENGTH, LEASE_COLUMNS, REASON_LENGTH
 from psched.stores.sql.tables import (
     KEY_LENGTH,
+    OPTIONS,
     OWNER_LENGTH,
     STATUS_LENGTH,
     TYPE_LENGTH,
@@ -29,14 +29,9 @@ from psched.stores.sql.tables import (
     seconds,
 )
 
-OPTIONS: dict[str, Any] = {
-    "mysql_engine": "InnoDB",
-    "mariadb_engine": "InnoDB",
-    "mysql_charset": "utf8mb4",
-    "mariadb_charset": "utf8mb4",
-    "sqlite_strict": True,
-}
-"""The options of every table beside the table of schedules."""
+
+def _table(name: str, *parts: SchemaItem) -> Table:
+    return Table(name, MetaData(), *parts, **OPTIONS)
 
 
 def number() -> Column[int]:
@@ -58,9 +53,8 @@ def history_tables(name: str) -> list[Table]:
 
 
 def _runs(name: str) -> Table:
-    return Table(
+    return _table(
         name,
-        MetaData(),
         number(),
         Column("key", key_text(KEY_LENGTH), nullable=False),
         Column("type", plain_text(TYPE_LENGTH), nullable=False),
@@ -92,14 +86,12 @@ def _runs(name: str) -> Table:
         # and added again. A request that is repeated finds its first record here.
         Index(f"{name}_lease", *LEASE_COLUMNS, unique=True),
         Index(f"{name}_key", "key", "id"),
-        **OPTIONS,
     )
 
 
 def _workers(name: str) -> Table:
-    return Table(
+    return _table(
         name,
-        MetaData(),
         Column("nonce", key_text(OWNER_LENGTH), primary_key=True, nullable=False),
         Column("host", plain_text(HOST_LENGTH), nullable=False),
         Column("pid", seconds(), nullable=False),
@@ -114,14 +106,12 @@ def _workers(name: str) -> Table:
         Column("clock_offset", seconds()),
         Column("zone_data", plain_text(STATUS_LENGTH)),
         Index(f"{name}_seen", "seen"),
-        **OPTIONS,
     )
 
 
 def _audit(name: str) -> Table:
-    return Table(
+    return _table(
         name,
-        MetaData(),
         number(),
         Column("key", key_text(KEY_LENGTH), nullable=False),
         Column("action", plain_text(STATUS_LENGTH), nullable=False),
@@ -133,16 +123,14 @@ def _audit(name: str) -> Table:
         Column("after", long_text()),
         Column("time", seconds(), nullable=False),
         Index(f"{name}_key", "key", "id"),
-        **OPTIONS,
     )
 
 
 def output_table(name: str) -> Table:
     """Define the table of output; ``name`` is the setting ``table``."""
     name = f"{name}_output"
-    return Table(
+    return _table(
         name,
-        MetaData(),
         number(),
         Column("key", key_text(KEY_LENGTH), nullable=False),
         Column("scheduled_time", seconds(), nullable=False),
@@ -167,16 +155,14 @@ def output_table(name: str) -> Table:
         Index(f"{name}_lease", "key", "scheduled_time", "owner", unique=True),
         Index(f"{name}_key", "key", "id"),
         Index(f"{name}_total", "total", "id", "size"),
-        **OPTIONS,
     )
 
 
 def alerts_table(name: str) -> Table:
     """Define the table of alerts; ``name`` is the setting ``table``."""
     name = f"{name}_alerts"
-    return Table(
+    return _table(
         name,
-        MetaData(),
         number(),
         Column("key", key_text(KEY_LENGTH), nullable=False),
         Column("rule", key_text(alerts.RULE_LENGTH), nullable=False),
@@ -209,5 +195,4 @@ def alerts_table(name: str) -> Table:
         # This index finds the alerts whose deliveries are due, and those that can be deleted: they
         # have no next try.
         Index(f"{name}_due", "next_try", "closed"),
-        **OPTIONS,
     )
