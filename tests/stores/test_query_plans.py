@@ -424,7 +424,7 @@ def costs_of_listing(crowd, conditions, rows):
         return crowd.store._query(statement, values)
 
     selection = selection_of(**conditions)
-    listing = SelectedListing(crowd.sql.selecting, selection, read, Row)
+    listing = SelectedListing(crowd.sql.selecting, selection, read)
     found = [*itertools.islice(listing, rows)]
     assert found
     assert all(selection.matches(row, crowd.store.now()) for row in found)

@@ -290,7 +290,7 @@ class PassingOver:
         by_key: claims the rows that the search has found.
         held_back: the statement that reads which rules hold.
         only: the types of the rows that are claimed; empty means all types.
-        sender: sends other statements with the first one of a claim; None if nobody can.
+        sends_first: whether a claim can send other statements with its own, see `Terms.first`.
     """
 
     def __init__(
@@ -303,9 +303,9 @@ class PassingOver:
         connector: Connector,
         clock: Clock,
         only: Sequence[str],
-        sender: Strategy | None,
+        sends_first: bool,
     ) -> None:
-        self.sender = sender
+        self.sends_first = sends_first
         self.name = inner.name
         self._inner = inner
         self._by_key = by_key

@@ -88,12 +88,15 @@ class Terms(NamedTuple):
         limit: the most rows to claim.
         lease: ``alive_time`` and ``shortest``, by their names.
         horizon: the seconds from now within which to search for the next row to fall due.
+        first: what is sent before the first statement of the claim, all or nothing; only if
+            `Dialect.all_or_fail` has statements. SKIP LOCKED is in the same transaction.
     """
 
     owner: str
     limit: int
     lease: Mapping[str, int]
     horizon: float
+    first: Sequence[Request] = ()
 
     @property
     def values(self) -> dict[str, Any]:
@@ -104,7 +107,6 @@ class Terms(NamedTuple):
 class Strategy(Protocol):
     """A way to claim the due rows of one table."""
 
-    first: Sequence[Request]
     name: str
     """The strategy's name in the setting ``claim_strategy``."""
 
@@ -132,16 +134,11 @@ def rows_held_by(owner: str, connector: Connector, sql: Statements) -> Sequence[
 
 
 class SkipLocked(Strategy):
-    """Claims due rows in one statement, which skips rows that another session has locked.
-
-    Attributes:
-        first: what the next claim sends before its own statement, in the same transaction.
-    """
+    """Claims due rows in one statement, which skips rows that another session has locked."""
 
     name = "skip_locked"
 
     def __init__(self, connector: Connector, sql: Statements) -> None:
-        self.first: Sequence[Request] = ()
         self._connector = connector
         self._sql = sql
         self._one_by_one = CompareAndSwap(connector, sql)
@@ -149,17 +146,16 @@ class SkipLocked(Strategy):
     @override
     def claim(self, terms: Terms, within: Range = EVERYWHERE) -> Claimed:
         values = {**terms.lease, "owner": terms.owner, **terms.values, **within.values}
-        first, self.first = self.first, ()
         statement = self._sql.claim_unlocked
         try:
-            if first:
-                found = self._connector.rows_after(first, statement, values)
+            if terms.first:
+                found = self._connector.rows_after(terms.first, statement, values)
             else:
                 found = self._connector.run(raw_execute.rows, statement, values)
         except UnknownOutcomeError as error:
             raise ClaimUnknownError(terms.owner, ()) from error
         except InvalidValueError:
-            if first:
+            if terms.first:
                 raise
             return self._one_by_one.claim(terms, within)
         now, next_due = float(found[0][0]), found[0][1]
@@ -178,16 +174,11 @@ class SkipLocked(Strategy):
 
 
 class CompareAndSwap(Strategy):
-    """Claims due rows by reading them, and then claiming those that have not changed since.
-
-    Attributes:
-        first: what the next claim sends before it reads, in a transaction of its own.
-    """
+    """Claims due rows by reading them, and then claiming those that have not changed since."""
 
     name = "cas"
 
     def __init__(self, connector: Connector, sql: Statements) -> None:
-        self.first: Sequence[Request] = ()
         self._connector = connector
         self._sql = sql
         self._checks_clock = connector.dialect.host_clock
@@ -195,11 +186,11 @@ class CompareAndSwap(Strategy):
     @override
     def claim(self, terms: Terms, within: Range = EVERYWHERE) -> Claimed:
         request = self._sql.due, {**terms.values, **within.values}
-        return self._claim(terms, *self._read_near(request, terms.lease))
+        return self._claim(terms, *self._read_near(request, terms))
 
     def claim_among(self, keys: Sequence[str], terms: Terms) -> Claimed:
         """Claim those of some rows that are due, and that no rule pauses; see `claim`."""
-        return self._claim(terms, *self._read_near(self._sql.due_among(keys), terms.lease))
+        return self._claim(terms, *self._read_near(self._sql.due_among(keys), terms))
 
     def _claim(self, terms: Terms, now: float | None, near: Sequence[Columns]) -> Claimed:
         """Claim those rows that are due, given what `_read_near` has returned."""
@@ -219,19 +210,16 @@ class CompareAndSwap(Strategy):
         }
         return Claimed(rows=rows, expired=expired, now=now, next_due=next_due, more=more)
 
-    def _read_near(
-        self, reading: Request, lease: Mapping[str, int]
-    ) -> tuple[float | None, Sequence[Columns]]:
+    def _read_near(self, reading: Request, terms: Terms) -> tuple[float | None, Sequence[Columns]]:
         """Read the store's clock, and the rows that are due now or within the horizon.
 
         If there are no such rows, the first value of the result is None.
         """
         statement, values = reading
         if self._checks_clock:
-            values |= {**lease, "since_step": self._connector.clock_steps.seconds_since()}
-        first, self.first = self.first, ()
-        if first:
-            rows = self._connector.rows_after(first, statement, values)
+            values |= {**terms.lease, "since_step": self._connector.clock_steps.seconds_since()}
+        if terms.first:
+            rows = self._connector.rows_after(terms.first, statement, values)
         else:
             rows = self._connector.read(raw_execute.rows, statement, values)
         if not rows:
@@ -248,7 +236,7 @@ class CompareAndSwap(Strategy):
             columns
             for columns in rows
             if (columns[OWNER] is None and (columns[HELD_BY] is None or columns[DUE] > now))
-            or lease_time(columns[ALIVE_TIME], **lease) < since_step
+            or lease_time(columns[ALIVE_TIME], **terms.lease) < since_step
         ]
 
     def _swap(

@@ -155,16 +155,6 @@ class Connector:
         self.server_info = ServerInfo()
 
     @property
-    def is_replica(self) -> bool:
-        """Whether the server of the last connection was a replica."""
-        return self.server_info.replica
-
-    @property
-    def in_cluster(self) -> bool:
-        """Whether the server of the last connection was a node of a Galera cluster."""
-        return self.server_info.in_cluster
-
-    @property
     def server(self) -> Hashable:
         """The server's url and version: the key under which callers cache the server's features."""
         return self._engines[0].url, self.server_info.version
@@ -228,9 +218,9 @@ class Connector:
                 try:
                     connection = self._connected()
                     self.step(answers=self.dialect.prepares)
-                    if self.is_replica and (writing or len(self._engines) > 1):
+                    if self.server_info.replica and (writing or len(self._engines) > 1):
                         self._update_replica(connection)  # the replica may have been promoted
-                        self.refuse_read_only(self.is_replica)
+                        self.refuse_read_only(self.server_info.replica)
                     return work(connection, *arguments)
                 except DBAPIError as error:
                     self._pause_or_raise(error, give_up_at)
@@ -355,7 +345,7 @@ class Connector:
         Only a node of a Galera cluster has to wait.
         """
         self.open()
-        if self.in_cluster:
+        if self.server_info.in_cluster:
             self.read(lambda c: galera.read_caught_up(c, self.dialect, _read_anything))
 
     def quote(self, name: str) -> str:
@@ -442,7 +432,7 @@ class Connector:
                 connection.dialect.initialize(connection)
 
     def _greet_caught_up(self, connection: Connection) -> None:
-        if self.in_cluster:
+        if self.server_info.in_cluster:
             galera.read_caught_up(connection, self.dialect, self._greet)
         else:
             self._greet(connection)
@@ -487,7 +477,7 @@ class Connector:
 
         A node blocks writes while it is backed up, for example.
         """
-        if self._connection is None or not self.in_cluster or len(self._engines) == 1:
+        if self._connection is None or not self.server_info.in_cluster or len(self._engines) == 1:
             return
         try:
             # The query needs a new step, because the statement may have used up its own step while
@@ -527,7 +517,8 @@ class Connector:
         # If a Galera node did not answer a write, the node might be blocking writes for a backup
         # (BACKUP STAGE BLOCK_COMMIT), although it still answers queries. So the next connection is
         # to another node.
-        if kind is ErrorKind.READ_ONLY or (kind is ErrorKind.UNKNOWN and self.in_cluster):
+        unanswered = kind is ErrorKind.UNKNOWN and self.server_info.in_cluster
+        if unanswered or kind is ErrorKind.READ_ONLY:
             self._engines.rotate(-1)
         fix = f"; {self.dialect.fix}" if kind is ErrorKind.MISCONFIGURED else ""
         return exception_for(kind, f"{self._explain(error)}{fix}")

@@ -191,7 +191,6 @@ class SelectedListing(Iterator[Row]):
         build: returns the statements for a selection.
         selection: the selection.
         read: sends a statement to the store; ``next`` passes on its exceptions.
-        row_of: builds a row from the columns that were read.
     """
 
     def __init__(
@@ -199,12 +198,10 @@ class SelectedListing(Iterator[Row]):
         build: Callable[[Selection], SelectingStatements],
         selection: Selection,
         read: Read,
-        row_of: Callable[..., Row],
     ) -> None:
         self._build = build
         self._selection = selection
         self._read = read
-        self._row_of = row_of
         self._rows: Iterator[Row] | None = None
 
     @override
@@ -227,12 +224,12 @@ class SelectedListing(Iterator[Row]):
             if count <= MOST_KEYS or len(counted) > 1:
                 keys = statements.keys(narrowest, read)
                 if len(keys) <= MOST_KEYS:
-                    return _rows_by_key(self._sorted(keys), statements, read, self._row_of)
+                    return _rows_by_key(self._sorted(keys), statements, read)
         values = statements.values
         return listing(
             lambda statement, place: read(statement, {**values, **place}),
             statements.parts,
-            self._row_of,
+            Row,
         )
 
     def _sorted(self, keys: list[tuple[Any, int | None]]) -> list[Any]:
@@ -244,9 +241,7 @@ class SelectedListing(Iterator[Row]):
         return [*dict.fromkeys(key for key, _ in keys)]
 
 
-def _rows_by_key(
-    keys: list[Any], statements: SelectingStatements, read: Read, row_of: Callable[..., Row]
-) -> Iterator[Row]:
+def _rows_by_key(keys: list[Any], statements: SelectingStatements, read: Read) -> Iterator[Row]:
     """Read rows by their keys, in the order of the keys; omit rows that are gone."""
     limit = FIRST_PAGE
 
@@ -255,7 +250,7 @@ def _rows_by_key(
         begun = begun or 0
         end = begun + limit
         found = statements.rows(keys[begun:end], read)
-        rows = [row_of(*found[key]) for key in keys[begun:end] if key in found]
+        rows = [Row(*found[key]) for key in keys[begun:end] if key in found]
         limit = next_limit(limit, rows)
         return Page(rows, end if end < len(keys) else None)
 

@@ -164,7 +164,7 @@ class SqlStore(TableStore[Statements]):
 
     @override
     def rows(self, selection: Selection = EVERY_ROW) -> Iterator[Row]:
-        return SelectedListing(self._sql.selecting, selection, self._query, Row)
+        return SelectedListing(self._sql.selecting, selection, self._query)
 
     @override
     def count(self) -> int:
@@ -329,7 +329,7 @@ class SqlStore(TableStore[Statements]):
     ) -> tuple[Mapping[str, Settled], Claimed | None]:
         strategy = self._claim_strategy()
         joins = (
-            (strategy.sender is not None or self._connector.dialect.is_file)
+            (strategy.sends_first or self._connector.dialect.is_file)
             and strategy.is_quick
             and len(settlements) <= BATCH
             and not self.history.refusals.paused
@@ -359,13 +359,10 @@ class SqlStore(TableStore[Statements]):
         parts = [[end for end in settlements if end.remove is remove] for remove in (False, True)]
         records = [record for end in settlements for record in end.records]
         records = [] if self.history.missing is not None else records
-        if (sender := strategy.sender) is not None:
+        if strategy.sends_first:
             ends_of = map(self._sql.settle_or_fail, filter(None, parts))
-            sender.first = [*chain.from_iterable(ends_of), *self.history.insertions(records)]
-            try:
-                return strategy.claim_quickly(terms)
-            finally:
-                sender.first = ()
+            first = [*chain.from_iterable(ends_of), *self.history.insertions(records)]
+            return strategy.claim_quickly(terms._replace(first=first))
 
         def work(connection: Connection) -> Claimed:
             for ends in filter(None, parts):
@@ -513,7 +510,8 @@ class SqlStore(TableStore[Statements]):
 
     @override
     def _describe_claims(self) -> str:
-        return "none" if self._connector.is_replica else self._claim_strategy().name
+        replica = self._connector.server_info.replica
+        return "none" if replica else self._claim_strategy().name
 
     def _claim_strategy(self) -> PassingOver:
         if self._strategy is None:
@@ -529,7 +527,7 @@ class SqlStore(TableStore[Statements]):
                 connector=self._connector,
                 clock=self._clock,
                 only=self._only,
-                sender=best if can_send and dialect.all_or_fail else None,
+                sends_first=can_send and bool(dialect.all_or_fail),
             )
             # `server` is read after `choose`, which may have connected to another server.
             self._strategy = self._known_strategies[self._connector.server] = chosen

@@ -116,8 +116,10 @@ class TableStore(Store, Generic[S]):
 
         offset, took = measure(self.now, self._clock)
         server = answer(dialect.server)
+        if connector.server_info.in_cluster:
+            server = f"{server}, a node of a Galera cluster"
         return [
-            ("server", f"{server}, a node of a Galera cluster" if connector.in_cluster else server),
+            ("server", server),
             ("claims by", self._describe_claims()),
             ("isolation", answer(dialect.isolation).lower().replace("-", " ")),
             ("encrypted", answer(dialect.encryption) or "no"),
@@ -127,7 +129,7 @@ class TableStore(Store, Generic[S]):
         ]
 
     def _describe_writable(self) -> str:
-        if not self._connector.is_replica:
+        if not self._connector.server_info.replica:
             return "yes"
         is_file = self._connector.dialect.is_file
         return "no: this user may only read the file" if is_file else "no: it is a replica"
