@@ -167,7 +167,7 @@ def test_a_page_of_output_costs_a_page(much, name, before):
 
 def test_a_write_reads_only_what_it_replaces(much):
     records = [printed("busy0", scheduled_time=START + i, owner=f"w.{i + i % 2}") for i in range(9)]
-    cost = much.cost(*much.sql.find(records))
+    cost = much.cost(*much.sql.table.for_each(much.sql.find, records))
     assert cost.examined <= MOST, cost.plan
     cost = much.cost(*much.sql.table.delete([1, 77, RECORDS, RECORDS + BUSY]))
     assert cost.examined <= MOST, cost.plan
@@ -186,7 +186,7 @@ def attempts(count):
 
 @pytest.mark.parametrize("count", [1, 9, 100])
 def test_a_question_who_reads_costs_as_much_as_there_are_attempts(much, count):
-    cost = much.cost(*much.sql.asked(attempts(count), 5))
+    cost = much.cost(*much.sql.table.for_each(much.sql.asked, attempts(count), now=5))
     assert not cost.scans, cost.plan
     assert cost.examined <= 10 * count + MOST, cost.plan
     # MariaDB looks into the index, which is unique, while it makes the plan.

@@ -99,21 +99,15 @@ class AlertStatements:
         )
         of_subject = " AND ".join(f"{quote(name)} = :{name}{{0}}" for name in _SUBJECT)
         condition = self.table.each
-        self._find = f"SELECT {{0}}, {self.table.columns} FROM {self._table} WHERE {condition}"
+        # These queries are for `SideTable.for_each`. The first reads the place of each alert and
+        # its row, the second the places of those that cannot be inserted now.
+        self.find = f"SELECT {{0}}, {self.table.columns} FROM {self._table} WHERE {condition}"
         place = f"SELECT {{0}} FROM {self._table} WHERE"
-        self._obstacles = f"{place} {condition} UNION ALL {place} {of_subject} AND closed_id = 0"
+        self.obstacles = f"{place} {condition} UNION ALL {place} {of_subject} AND closed_id = 0"
         # Such an alert never changes again: it is not open, and no monitor can take it.
         self.old = text(
             f"SELECT id FROM {self._table} WHERE next_try IS NULL AND closed < :before LIMIT :limit"
         )
-
-    def find(self, alerts: Sequence[Alert]) -> Request:
-        """A request for the rows of alerts: the place of each in this sequence, then its row."""
-        return self.table.for_each(self._find, len(alerts)), self.table.identities(alerts)
-
-    def obstacles(self, alerts: Sequence[Alert]) -> Request:
-        """A request for the places, in this sequence, of those that cannot be inserted now."""
-        return self.table.for_each(self._obstacles, len(alerts)), self.table.identities(alerts)
 
     def select(
         self, selection: AlertSelection, *, after: tuple[int, int] | None, limit: int
@@ -210,7 +204,8 @@ class SqlAlerts(SideStore, KeepsAlerts):
         # nothing, and the databases refuse only what another monitor inserts at the same time.
         new = list[Alert]()
         for batch in batched(alerts, _BATCH):
-            known = {int(place) for (place,) in self._query(*self._sql.obstacles(batch))}
+            request = self._sql.table.for_each(self._sql.obstacles, batch)
+            known = {int(place) for (place,) in self._query(*request)}
             new += [alert for place, alert in enumerate(batch) if place not in known]
         return self._change(self._sql.insert, new, inserted)
 
@@ -293,7 +288,8 @@ class SqlAlerts(SideStore, KeepsAlerts):
             if not places:
                 return {}
             # Until the transaction ends, nobody else can change these rows.
-            request = self._sql.find([batch[place] for place in places])
+            written = [batch[place] for place in places]
+            request = self._sql.table.for_each(self._sql.find, written)
             self._connector.step()
             found = raw_execute.rows(connection, *request)
             return {places[int(i)]: alert_of(columns) for i, *columns in found}

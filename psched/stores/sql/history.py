@@ -51,7 +51,15 @@ from psched.stores.sql.connector import Connector, one_request
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.errors import InvalidValueError, StoreFullError
 from psched.stores.sql.inserting import Insertion
-from psched.stores.sql.side_tables import SideStore, SideTable, Where, cached_text, many, pages
+from psched.stores.sql.side_tables import (
+    SideStore,
+    SideTable,
+    Where,
+    cached_text,
+    many,
+    pages,
+    unite,
+)
 
 _log = logging.getLogger("psched.store")
 
@@ -313,7 +321,7 @@ class HistoryStatements:
             f" AND started IS NOT NULL ORDER BY {self._newest_of_each_key} LIMIT :most) AS of{{0}}"
         )
         values = {f"key{i}": key for i, key in enumerate(keys)}
-        return self.runs.for_each(each, len(keys)), {**values, "most": most}
+        return unite(each, len(keys)), {**values, "most": most}
 
     def insert_audits(self, connection: Connection, changes: Sequence[AuditRecord]) -> None:
         """Insert changes, all or none; there must be one."""

@@ -77,10 +77,11 @@ class OutputStatements:
         )
         request = {"ended": ":now", "is_live": "1", "asked": ":until"}
         self.ask = self.table.insertion([*_ATTEMPT, "attempt"], request, ignore)
+        # These queries are for `SideTable.for_each`.
         found = f"FROM {self._table} WHERE {condition}"
-        self._asked = f"SELECT {{0}} {found} AND is_live = 1 AND asked > :now"
-        self._find = f"SELECT id {found}"
-        self._find_live = f"SELECT id {found} AND is_live = 1"
+        self.asked = f"SELECT {{0}} {found} AND is_live = 1 AND asked > :now"
+        self.find = f"SELECT id {found}"
+        self.find_live = f"SELECT id {found} AND is_live = 1"
         self.write_live = text(
             f"UPDATE {self._table} SET output = :output, is_gzip = :is_gzip, dropped = :dropped,"
             f" ended = :ended WHERE {running}"
@@ -100,19 +101,6 @@ class OutputStatements:
         self.size_before = text(f"SELECT COALESCE(SUM(size), 0) {unmarked} < :id")
         self.sizes_after = text(f"SELECT id, size {unmarked} > :id ORDER BY id LIMIT :limit")
         self.mark = text(f"UPDATE {self._table} SET total = :total WHERE id = :id")
-
-    def find(self, records: Sequence[OutputRecord]) -> Request:
-        """A request for the ids of the records that the table has of the same attempts."""
-        return self.table.for_each(self._find, len(records)), self.table.identities(records)
-
-    def find_live(self, records: Sequence[OutputRecord]) -> Request:
-        """A request for the ids of those of these records that are of running attempts."""
-        return self.table.for_each(self._find_live, len(records)), self.table.identities(records)
-
-    def asked(self, attempts: Sequence[RunningAttempt], now: int) -> Request:
-        """A request for the places, in this sequence, of those whose output is read now."""
-        values = {**self.table.identities(attempts), "now": now}
-        return self.table.for_each(self._asked, len(attempts)), values
 
     def select(self, selection: OutputSelection, *, before: int | None, limit: int) -> Request:
         """A request that reads one page of records, the newest first, with ids below ``before``."""
@@ -171,16 +159,16 @@ class SqlOutput(SideStore, KeepsOutput):
     @one_request
     def write_output(self, records: Sequence[OutputRecord]) -> None:
         self._require()
-        latest = of_attempts(records)
+        table, latest = self._sql.table, of_attempts(records)
         # Compressing takes time, so it is done before the transaction begins.
         values = [stored(record) for record in latest]
 
         def write(connection: Connection) -> None:
             for batch, bound in zip(batched(latest, _BATCH), batched(values, _BATCH), strict=True):
-                self._replace(connection, self._sql.find(batch), bound)
+                self._replace(connection, table.for_each(self._sql.find, batch), bound)
                 # A reader can have inserted a request in the meantime. Now it cannot.
                 ended = [record for record in batch if not record.is_live]
-                requests = self._sql.find_live(ended) if ended else None
+                requests = table.for_each(self._sql.find_live, ended) if ended else None
                 self._connector.step()
                 if requests and raw_execute.rows(connection, *requests):
                     self._replace(connection, requests, bound)
@@ -234,7 +222,8 @@ class SqlOutput(SideStore, KeepsOutput):
         self._require()
         asked = set[RunningAttempt]()
         for batch in batched(attempts, _BATCH):
-            asked |= {batch[i] for (i,) in self._query(*self._sql.asked(batch, now))}
+            request = self._sql.table.for_each(self._sql.asked, batch, now=now)
+            asked |= {batch[i] for (i,) in self._query(*request)}
         return asked
 
     @override

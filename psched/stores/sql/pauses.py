@@ -29,7 +29,7 @@ from psched.stores.sql import raw_execute
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.raw_execute import Columns
-from psched.stores.sql.side_tables import try_rights
+from psched.stores.sql.side_tables import rights_on, try_rights
 
 _OFFSET = 10**12
 _NEVER = 8 * 10**12
@@ -97,15 +97,8 @@ class PauseStatements:
     def __init__(self, table: str, quote: Callable[[str], str], dialect: Dialect) -> None:
         self.table = f"{table}_info"
         info = quote(self.table)
-        # Each of these statements changes no row, and fails if the user does not have the right
-        # that is its key.
-        self.rights = {
-            "INSERT": text(
-                f"INSERT INTO {info} (name, value)"  # noqa: S608  # quoted
-                f" SELECT name, value FROM {info} WHERE 1 = 0"
-            ),
-            "DELETE": text(f"DELETE FROM {info} WHERE 1 = 0"),  # noqa: S608  # quoted
-        }
+        rights = rights_on(info, "name, value", "value")
+        self.rights = {right: rights[right] for right in ("INSERT", "DELETE")}
         holding = " OR ".join(f"({_holding(kind, dialect)})" for kind in (_TYPE, _EVERY))
         self.select_holding = text(
             f"SELECT name, value, {dialect.now_floor} FROM {info}"  # noqa: S608  # quoted

@@ -43,17 +43,9 @@ class SideTable:
         self.columns = ", ".join(map(quote, read))
         self._quote, self._unique = quote, unique
         every, some = ", ".join(map(quote, [*read, *others])), quote(read[0])
-        # This statement reads no row, but fails if the table does not exist, or lacks a column.
-        self.check = text(f"SELECT {every} FROM {self.quoted} WHERE 1 = 0")
-        # Each of these statements changes no row, and fails if the user does not have the right.
-        self.rights = {
-            "SELECT": self.check,
-            "INSERT": text(
-                f"INSERT INTO {self.quoted} ({every}) SELECT {every} FROM {self.quoted} WHERE 1 = 0"
-            ),
-            "UPDATE": text(f"UPDATE {self.quoted} SET {some} = {some} WHERE 1 = 0"),
-            "DELETE": text(f"DELETE FROM {self.quoted} WHERE 1 = 0"),
-        }
+        self.rights = rights_on(self.quoted, every, some)
+        # This statement also fails if the table does not exist, or lacks a column.
+        self.check = self.rights["SELECT"]
         # The end of an INSERT that leaves out a record that exists already.
         self.ignore = ""
         if unique:
@@ -82,17 +74,14 @@ class SideTable:
         """A request that deletes rows."""
         return many(self._delete, len(ids)), {f"id{i}": id_ for i, id_ in enumerate(ids)}
 
-    def for_each(self, part: str, count: int) -> TextClause:
-        """A query for each of some records, in one statement."""
-        return many(("", part, ""), count, " UNION ALL ")
+    def for_each(self, query: str, records: Sequence[object], **values: object) -> Request:
+        """A request that sends a query for each of some records, in one statement.
 
-    def identities(self, records: Iterable[object]) -> dict[str, Any]:
-        """The values that identify records in a statement, each name with a number."""
-        return {
-            f"{name}{i}": getattr(each, name)
-            for i, each in enumerate(records)
-            for name in self._unique
-        }
+        The query is about record number {0}, see `each`, and binds the values besides.
+        """
+        for i, record in enumerate(records):
+            values |= {f"{name}{i}": getattr(record, name) for name in self._unique}
+        return unite(query, len(records)), values
 
     def trimming(self, time: str) -> tuple[TextClause, TextClause]:
         """The statements that read the oldest ids with a time, and that delete a range of ids.
@@ -173,6 +162,18 @@ class SideStore:
             raise SchemaError(problem)
 
 
+def rights_on(table: str, columns: str, changed: str) -> Mapping[str, TextClause]:
+    """Statements that change no row, each of which needs the right that is its key."""
+    return {
+        "SELECT": text(f"SELECT {columns} FROM {table} WHERE 1 = 0"),
+        "INSERT": text(
+            f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {table} WHERE 1 = 0"
+        ),
+        "UPDATE": text(f"UPDATE {table} SET {changed} = {changed} WHERE 1 = 0"),
+        "DELETE": text(f"DELETE FROM {table} WHERE 1 = 0"),
+    }
+
+
 def try_rights(connector: Connector, tried: Mapping[str, TextClause], table: str) -> None:
     """Send statements that change nothing, each of which needs the right that is its key."""
     refused: dict[str, str] = {}
@@ -219,6 +220,11 @@ def many(parts: tuple[str, str, str], count: int, separator: str = ", ") -> Text
     """A statement: a head, a part for each of ``count`` values, and a tail."""
     head, each, tail = parts
     return text(head + separator.join(each.format(i) for i in range(count)) + tail)
+
+
+def unite(query: str, count: int) -> TextClause:
+    """A statement of ``count`` queries, in each of which {0} is its number."""
+    return many(("", query, ""), count, " UNION ALL ")
 
 
 @lru_cache(maxsize=256)

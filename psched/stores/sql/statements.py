@@ -23,6 +23,7 @@ from psched.stores.sql.inserting import Insertion, numbered
 from psched.stores.sql.pauses import unpaused
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.selecting import SelectingStatements
+from psched.stores.sql.side_tables import rights_on
 
 COLUMNS = (
     "id", "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "leased_by",
@@ -131,14 +132,7 @@ class Statements:
         marks = ", ".join(f"'{mark}'" for mark in MARKS)
         self._marked = f"SELECT id, status FROM {table} WHERE status IN ({marks}) AND "
         self._extend = f"UPDATE {table} SET next_run_time = {lease_end} WHERE "
-        # Each of these statements changes no row, and fails if the user does not have the right
-        # that is its key.
-        self.rights = {
-            "SELECT": text(f"SELECT id FROM {table} WHERE 1 = 0"),
-            "INSERT": text(f"INSERT INTO {table} (id) SELECT id FROM {table} WHERE 1 = 0"),
-            "UPDATE": text(f"UPDATE {table} SET version = version WHERE 1 = 0"),
-            "DELETE": text(f"DELETE FROM {table} WHERE 1 = 0"),
-        }
+        self.rights = rights_on(table, "id", "version")
         self._unpaused = unpaused(info, dialect)
         self._build_claims(table, columns, lease_end, dialect, only)
         self._build_holds(table, lease_end, dialect)

@@ -16,6 +16,7 @@ from psched.core.columns import decode, encode, plain_text, raw_data
 from psched.core.model import FINISHED, WAITING, Row, Token
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.dialects import Dialect
+from psched.stores.sql.side_tables import rights_on
 
 NEVER = 2**31 - 1
 """The ``timeout`` of a row that has no next run, so that no worker claims the row.
@@ -204,15 +205,7 @@ class Statements:
         self.first_by_key = text(f"{page} 1 = 1 ORDER BY id LIMIT :limit")
         after_key = f"id > {dialect.text.format(':id')}"
         self.following_by_key = text(f"{page} {after_key} ORDER BY id LIMIT :limit")
-        self.rights: Mapping[str, TextClause] = {
-            "SELECT": self.check,
-            "INSERT": text(
-                f"INSERT INTO {table} ({', '.join(COLUMNS)})"
-                f" SELECT {', '.join(COLUMNS)} FROM {table} WHERE 1 = 0"
-            ),
-            "UPDATE": text(f"UPDATE {table} SET timeout = timeout WHERE 1 = 0"),
-            "DELETE": text(f"DELETE FROM {table} WHERE 1 = 0"),
-        }
+        self.rights = rights_on(table, ", ".join(COLUMNS), "timeout")
         self.claim = text(f"UPDATE {table} SET timeout = :until WHERE {held}")
         self.settle = text(
             f"UPDATE {table} SET timeout = :until, next_time = :following"
