@@ -12,7 +12,14 @@ from psched.base.texts import storable
 from psched.core.alerts.alert import Alert, deliveries_in, deliveries_text
 from psched.core.alerts.protocol import EVERY_ALERT, AlertSelection, KeepsAlerts
 from psched.stores.pages import Page, Pages
-from psched.stores.redis.encoding import Argument, optional_number, text, whole
+from psched.stores.redis.encoding import (
+    Argument,
+    decoded,
+    decoded_or_none,
+    optional_number,
+    text,
+    whole,
+)
 from psched.stores.redis.side_store import TRIMMED, SideStore, batches
 
 _BATCH = 100
@@ -160,18 +167,14 @@ def _alert(values: Mapping[bytes, bytes]) -> Alert | None:
             **given,
             raised=int(values[b"raised"]),
             closed=whole(values.get(b"closed")),
-            closed_text=_optional_text(values.get(b"closed_text")),
-            deliveries=deliveries_in(values.get(b"deliveries", b"").decode(errors="replace")),
+            closed_text=decoded_or_none(values.get(b"closed_text")),
+            deliveries=deliveries_in(decoded(values.get(b"deliveries", b""))),
             next_try=whole(values.get(b"next_try")),
-            owner=_optional_text(values.get(b"owner")),
+            owner=decoded_or_none(values.get(b"owner")),
             fence=whole(values.get(b"fence")) or 0,
         )
     except (ValueError, TypeError, KeyError):
         return None
-
-
-def _optional_text(stored: bytes | None) -> str | None:
-    return None if stored is None else stored.decode(errors="replace")
 
 
 def _fulfils(alert: Alert, selection: AlertSelection) -> bool:

@@ -162,11 +162,11 @@ class Connector:
             raise self._failure(error, writing=False) from None
 
     def announce(self) -> None:
-        """Tell all who `listen`; raises one of the exceptions that `run` raises."""
+        """Tell all who listen, as `psched.core.operations.announcing.Announces` describes."""
         self.ask("PUBLISH", self._channel, b"")
 
     def listen(self, heard: Callable[[], object], is_over: Callable[[], bool]) -> None:
-        """Listen to announcements; see `psched.core.operations.announcing.Announces.listen`."""
+        """Listen to announcements, as `Announces.listen` describes."""
         connection = self._connected()
         try:
             connection.ask("SUBSCRIBE", self._channel)

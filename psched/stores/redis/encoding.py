@@ -142,6 +142,16 @@ def optional_number(value: int | None) -> Argument:
     return "" if value is None else value
 
 
+def decoded(stored: bytes) -> str:
+    """The text that was stored; bytes that are no text are replaced."""
+    return stored.decode(errors="replace")
+
+
+def decoded_or_none(stored: bytes | None) -> str | None:
+    """The text that was stored, see `decoded`; None if there is none."""
+    return None if stored is None else decoded(stored)
+
+
 def whole(stored: bytes | None) -> int | None:
     """The whole number in a text; None if there is none."""
     try:
@@ -154,8 +164,8 @@ def row_of(answer: Sequence[Any]) -> Row:
     """Convert a row of a script's answer; a number that cannot be read becomes 0 or None."""
     key, due, *columns = answer
     if len(answer) < _COMPLETE:
-        reason = f"its row {_text(columns[0])}"
-        return Row(_text(key), next_run_time=_time(due), status=QUARANTINED, reason=reason)
+        reason = f"its row {decoded(columns[0])}"
+        return Row(decoded(key), next_run_time=_time(due), status=QUARANTINED, reason=reason)
     (
         kind, data, cron, timezone, delay, next_time, owner, fence, settled_by, attempt, status,
         reason, version, created_at, alive_time, options, retain_until, claimed_at, held_by,
@@ -163,36 +173,36 @@ def row_of(answer: Sequence[Any]) -> Row:
         pause_note, label,
     ) = columns  # fmt: skip
     return Row(
-        key=_text(key),
-        type=DEFAULT_TYPE if kind is None else _text(kind),
+        key=decoded(key),
+        type=DEFAULT_TYPE if kind is None else decoded(kind),
         data=_payload(data),
-        cron=_optional_text(cron),
-        timezone=_optional_text(timezone),
+        cron=decoded_or_none(cron),
+        timezone=decoded_or_none(timezone),
         delay=whole(delay) or 0,
         next_time=whole(next_time),
         next_run_time=_time(due),
-        owner=_optional_text(owner),
+        owner=decoded_or_none(owner),
         fence=whole(fence) or 0,
-        settled_by=_optional_text(settled_by),
+        settled_by=decoded_or_none(settled_by),
         attempt=whole(attempt) or 0,
-        status=WAITING if status is None else _text(status),
-        reason=_optional_text(reason),
+        status=WAITING if status is None else decoded(status),
+        reason=decoded_or_none(reason),
         version=1 if version is None else whole(version) or 0,
         created_at=whole(created_at),
         alive_time=whole(alive_time),
         options=_payload(options),
         retain_until=whole(retain_until),
         claimed_at=_claimed_at(claimed_at, fence),
-        held_by=_optional_text(held_by),
+        held_by=decoded_or_none(held_by),
         held_until=whole(held_until),
         decided_until=whole(decided_until),
         moved_at=whole(moved_at),
-        local_time=_optional_text(local_time),
-        reason_code=_optional_text(reason_code),
+        local_time=decoded_or_none(local_time),
+        reason_code=decoded_or_none(reason_code),
         paused_at=whole(paused_at),
         paused_until=whole(paused_until),
-        pause_note=_optional_text(pause_note),
-        label=_optional_text(label),
+        pause_note=decoded_or_none(pause_note),
+        label=decoded_or_none(label),
     )
 
 
@@ -208,14 +218,6 @@ def filter_of(selection: Selection) -> bytes:
         "due": selection.due,
     }
     return text(json.dumps(chosen, ensure_ascii=False))
-
-
-def _text(stored: bytes) -> str:
-    return stored.decode(errors="replace")
-
-
-def _optional_text(stored: bytes | None) -> str | None:
-    return None if stored is None else _text(stored)
 
 
 def _payload(stored: bytes | None) -> str | bytes | None:

@@ -27,7 +27,7 @@ from psched.core.history.records import (
 from psched.stores.pages import Page, Pages, batched
 from psched.stores.parameters import StoreParameters
 from psched.stores.redis.connector import Connector
-from psched.stores.redis.encoding import Argument, text, whole
+from psched.stores.redis.encoding import Argument, decoded, decoded_or_none, text, whole
 from psched.stores.redis.errors import MemoryFullError
 from psched.stores.redis.side_store import BATCH, TRIMMED, Losses, SideStore, batches
 
@@ -394,10 +394,10 @@ def beat_arguments(worker: WorkerRecord, keep: int) -> Sequence[Argument]:
 def decode_worker(answer: Sequence[bytes | None]) -> WorkerRecord:
     """The record in an answer of ``workers``: the nonce, then `WORKER_FIELDS`."""
     nonce, *stored = answer
-    values: dict[str, Any] = {"nonce": (nonce or b"").decode(errors="replace")}
+    values: dict[str, Any] = {"nonce": decoded(nonce or b"")}
     for name, value in zip(WORKER_FIELDS, stored, strict=True):
         if name in _TEXTS:
-            values[name] = None if value is None else value.decode(errors="replace")
+            values[name] = decoded_or_none(value)
         else:
             values[name] = whole(value)
     return WorkerRecord(**values)

@@ -16,7 +16,7 @@ from psched.core.output import KeepsOutput, OutputRecord, OutputSelection, Runni
 from psched.stores.pages import Page, Pages
 from psched.stores.parameters import StoreParameters
 from psched.stores.redis.connector import Connector
-from psched.stores.redis.encoding import Argument, optional_number, text, whole
+from psched.stores.redis.encoding import Argument, decoded, optional_number, text, whole
 from psched.stores.redis.errors import MemoryFullError
 from psched.stores.redis.side_store import TRIMMED, Losses, SideStore, batches
 
@@ -147,7 +147,7 @@ def _attempt_argument(of: OutputRecord | RunningAttempt) -> bytes:
 
 def _decode(key: str, number: bytes, attempt: bytes, stored: bytes) -> OutputRecord | None:
     """The record in an answer of ``output_page``; None if it cannot be read."""
-    time, _, owner = attempt.decode(errors="replace").partition(" ")
+    time, _, owner = decoded(attempt).partition(" ")
     head, _, output = stored.partition(b"\n")
     try:
         found: dict[str, Any] = json.loads(head)

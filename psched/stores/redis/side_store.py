@@ -7,6 +7,7 @@ from typing import TypeVar
 from psched.stores.pages import split
 from psched.stores.redis import errors
 from psched.stores.redis.connector import Connector
+from psched.stores.redis.encoding import decoded
 
 _log = logging.getLogger("psched.store")
 
@@ -62,7 +63,7 @@ class Losses:
         if lost:
             self.count += lost
             if not self._ongoing:
-                why = errors.shortened((reason or b"").decode(errors="replace"))
+                why = errors.shortened(decoded(reason or b""))
                 _log.error(
                     "%s are lost (%d so far): %s; tasks are not affected",
                     self._what,

@@ -88,16 +88,12 @@ class RedisStore(Store):
         self.alerts = RedisAlerts(connector)
         self.pauses = RedisPauses(connector)
         self.light_reads = RedisGlances(connector)
-        self.holds = self.announcements = self.recorded_changes = self
+        self.announcements = connector
+        self.holds = self.recorded_changes = self
         self._pack = partial(compress, above=parameters.compress_above, form=bytes)
         self._clock = clock
         self._table = parameters.table
         self._only = [encoding.text(kind) for kind in parameters.only]
-
-    @property
-    def shown(self) -> str:
-        """The address of the server, for messages; empty before the first connection."""
-        return self._connector.shown
 
     @override
     def init(self, *, force: bool = False) -> Sequence[str]:
@@ -106,7 +102,7 @@ class RedisStore(Store):
             found, workers = connector.run("init", VERSION, GONE_AFTER, int(force))
             if found is None:
                 return [f"prepared {self._table} on {connector.shown}"]
-            refuse_older(self._table, [each.decode(errors="replace") for each in workers])
+            refuse_older(self._table, [encoding.decoded(each) for each in workers])
             if found != b"upgrading":
                 connector.check(found)
                 return []
@@ -121,14 +117,6 @@ class RedisStore(Store):
             return [f"upgraded {self._table} on {connector.shown} to layout {VERSION}"]
         finally:
             connector.disconnect()
-
-    def announce(self) -> None:
-        """Tell all who listen, as `Announces.announce` describes."""
-        self._connector.announce()
-
-    def listen(self, heard: Callable[[], object], is_over: Callable[[], bool]) -> None:
-        """Listen to announcements, as `Announces.listen` describes."""
-        self._connector.listen(heard, is_over)
 
     @override
     def now(self) -> float:
@@ -224,7 +212,7 @@ class RedisStore(Store):
             rows=leased,
             expired={
                 row.key: ExpiredLease(
-                    Token(was.decode(errors="replace"), row.fence - 1), encoding.whole(since)
+                    Token(encoding.decoded(was), row.fence - 1), encoding.whole(since)
                 )
                 for row, was, since in zip(leased, expired, claimed, strict=True)
                 if was
@@ -306,11 +294,7 @@ class RedisStore(Store):
         if not keys:
             return {}
         found = self._connector.run("marked", *map(encoding.text, keys))
-        marks = {
-            key: mark.decode(errors="replace")
-            for key, mark in zip(keys, found, strict=True)
-            if mark
-        }
+        marks = {key: encoding.decoded(mark) for key, mark in zip(keys, found, strict=True) if mark}
         return {key: mark for key, mark in marks.items() if mark in MARKS}
 
     @override
@@ -357,7 +341,7 @@ class RedisStore(Store):
                 ("recover", (*limits, *_flat((m, fence, b"") for m, fence, _ in named))),
                 partial(_count_among, recorded),
             )
-            released += (key.decode(errors="replace") for key in keys)
+            released += (encoding.decoded(key) for key in keys)
             after = leases[-1][0]
 
     def _lost_record(self, row: Row | None, ended: int, worker: WorkerRecord | None) -> bytes:
@@ -424,7 +408,7 @@ def _in_batches(
 
 def _count_among(recorded: Collection[str], answer: Sequence[Any]) -> int:
     """Count the released rows, in the answer of ``recover``, that have a record."""
-    return sum(key.decode(errors="replace") in recorded for key in answer[0])
+    return sum(encoding.decoded(key) in recorded for key in answer[0])
 
 
 def _size_of_records(end: Settlement) -> int:
