@@ -59,9 +59,7 @@ class Ownership:
 class FileOwnership(Ownership):
     """The ownership of a connection to a database file, which is closed before a fork.
 
-    Args:
-        file: the path of the file.
-        close: a method that closes the connection. Its object may be deleted before this one.
+    The object of the method ``close`` may be deleted before this one.
     """
 
     def __init__(self, file: str, close: Callable[[], object]) -> None:

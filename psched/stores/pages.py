@@ -23,9 +23,9 @@ class Pages(Iterator[T], Generic[T]):
     That is why it is no generator, which an exception would end.
 
     Args:
-        read: returns the page after a place, the newest records first; the empty text is before the
-            newest record. The second argument is the most records of the page.
-        limit: the most records; None means no limit.
+        read: returns the page after a place; the empty text is before the first record. The second
+            argument is the most records of the page.
+        limit: the most records of all pages; None means no limit.
         size: the most records of a page.
         moves: whether a record that is written meanwhile moves all others, so that the first
             records of a page can be the last ones of the page before. Records then have an ``id``.

@@ -14,10 +14,7 @@ from psched.stores.redis.encoding import Argument
 class DriverConnection(Connection):
     """The driver's connection, with a `Budget` that limits the time of each request.
 
-    Args:
-        path: the path of the server's Unix socket. None means that the connection is to the server
-            at ``host`` and ``port``.
-        how: more arguments of the driver's class, such as ``host`` and ``port``.
+    It is to the Unix socket ``path``; if that is None, to the server at ``host`` and ``port``.
     """
 
     def __init__(

@@ -76,12 +76,8 @@ class Connector:
     """Sends requests to a Redis server, and raises psched's exceptions when they fail.
 
     Args:
-        address: the address of the server, or the addresses of its Sentinels.
-        table: the setting ``table``; all keys begin with this name in braces.
         timeout: the longest wait for an answer of the server, in seconds.
-        clock: measures the timeout.
         tls: how connections are encrypted; None means that ``address`` decides.
-        replicas: the value of the attribute ``replicas``.
         checks: whether to refuse a server whose data are missing or have another layout, and to
             check the user's rights before the first write.
 

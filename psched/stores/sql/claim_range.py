@@ -90,9 +90,6 @@ class _Search:
 class Continuing:
     """Claims due rows with another strategy, and continues where the last claim has ended.
 
-    Args:
-        now: reads the time of the store's clock.
-
     Attributes:
         front: the place where the next claim continues.
     """

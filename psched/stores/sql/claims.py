@@ -242,11 +242,7 @@ class CompareAndSwap(Strategy):
     def _swap(
         self, owner: str, due: Sequence[Columns], lease: Mapping[str, int]
     ) -> Sequence[Columns]:
-        """Claim those of the rows that have not changed since they were read.
-
-        Returns:
-            The claimed rows as they were read, in the order of ``due``.
-        """
+        """Claim those of the rows that have not changed since; return them as they were read."""
         keys = [columns[KEY] for columns in due]
         statement, values = self._sql.claim(owner, due)
         try:

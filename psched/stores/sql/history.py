@@ -636,9 +636,8 @@ class SqlHistory(SideStore, KeepsHistory):
     ) -> R | None:
         """Run work that writes, and inserts records at its end, in one transaction.
 
-        Returns:
-            The result of the work; None if the database refuses the records, so that nothing was
-            applied, and the work has to be done without them.
+        Returns None if the database refuses the records, so that nothing was applied, and the work
+        has to be done without them.
         """
         recording = inserted = False
 

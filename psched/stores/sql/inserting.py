@@ -21,11 +21,8 @@ class Insertion:
     convert them, or an array for each column.
 
     Args:
-        table: the table's name, quoted for the database.
         columns: the columns that each row gives, with their SQL types.
         same: SQL for the values of further columns, which are the same in all rows.
-        dialect: the kind of database.
-        quote: quotes the name of a column.
         ignore: the end of a statement that leaves out rows that exist already.
     """
 

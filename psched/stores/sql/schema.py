@@ -69,12 +69,7 @@ def _select_version(table: str) -> TextClause:
 
 
 class Schema:
-    """Checks, creates and upgrades the table of schedules, and records the version of its schema.
-
-    Args:
-        name: the setting ``table``.
-        dialect: the properties of the kind of database.
-    """
+    """Checks, creates and upgrades the table of schedules, and stores the version of its schema."""
 
     def __init__(self, name: str, dialect: Dialect) -> None:
         self._name = name
@@ -131,9 +126,7 @@ class Schema:
         """Create the tables, or upgrade them. Calling this method again does no harm.
 
         With ``force``, they are upgraded although workers run that cannot use them afterwards.
-
-        Returns:
-            One line of text for each change; empty if nothing was missing.
+        Returns one line of text for each change.
         """
         if not force:
             self._refuse_while_workers_run(connection)

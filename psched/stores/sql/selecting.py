@@ -47,13 +47,8 @@ class _Condition:
 class SelectingStatements:
     """Builds the statements for one selection.
 
-    A statement may return more rows than the selection has: `Selection.matches` decides.
-
-    Args:
-        table: the table's name, quoted for the database.
-        columns: the columns that are read, as SQL.
-        dialect: contains the SQL fragments that differ between databases.
-        selection: the selection.
+    A statement may return more rows than the selection has: `Selection.matches` decides. The name
+    of the table is quoted already, and the columns are SQL.
     """
 
     def __init__(self, table: str, columns: str, dialect: Dialect, selection: Selection) -> None:
@@ -185,13 +180,7 @@ class SelectingStatements:
 
 
 class SelectedListing(Iterator[Row]):
-    """Iterates over the rows of a selection.
-
-    Args:
-        build: returns the statements for a selection.
-        selection: the selection.
-        read: sends a statement to the store; ``next`` passes on its exceptions.
-    """
+    """Iterates over the rows of a selection; ``next`` passes on the exceptions of ``read``."""
 
     def __init__(
         self,

@@ -97,11 +97,8 @@ _QUARANTINE = (
 class Statements:
     """Every statement that psched sends about one table.
 
-    Args:
-        table: the table's name, quoted for the database.
-        dialect: contains the SQL fragments that differ between databases.
-        only: the types of the rows that are claimed; empty means all types.
-        info: the name of the table ``<table>_info``, quoted for the database.
+    The names of the table and of ``<table>_info`` are quoted already. If ``only`` is not empty,
+    only rows of these types are claimed.
     """
 
     def __init__(

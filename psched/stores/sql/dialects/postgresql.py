@@ -221,8 +221,7 @@ def _network_error(
 ) -> OSError | None:
     """Find out the number of the network's error, because libpq passes on only its text.
 
-    Returns:
-        The error; None if the server can be reached.
+    Returns None if the server can be reached.
     """
     if attempt is None:
         host, port = str(arguments.get("host") or ""), int(arguments.get("port") or _PORT)

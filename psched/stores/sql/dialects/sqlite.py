@@ -149,9 +149,6 @@ class _Connection(sqlite3.Connection):
 
     Attributes:
         read_only: whether this user may not write the file.
-
-    Raises:
-        MissingDatabaseError: there is no such file.
     """
 
     def __init__(self, database: str, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # the module's own
