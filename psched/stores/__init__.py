@@ -8,7 +8,6 @@ from psched.base.clock import Clock
 from psched.base.errors import ConfigError, LoadError, described
 from psched.config import Config
 from psched.core.store_protocol import Store
-from psched.stores.parameters import StoreParameters
 
 CAN_LACK = (
     *("history", "output", "alerts", "pauses", "holds", "announcements", "light_reads"),
@@ -24,23 +23,22 @@ def create(settings: Config, *, clock: Clock, rng: random.Random) -> Store:
         return _by_path(settings.type, settings, clock, rng)
     if path := settings.store_kind.class_path:
         return _by_path(path, settings, clock, rng)
-    parameters = StoreParameters.of(settings)
     if settings.type == "redis":
-        return _redis(parameters, clock)
+        return _redis(settings, clock, rng)
     # SQLAlchemy takes long to import, so only the stores on relational databases import it.
     from psched.stores.sql.store import SqlStore  # noqa: PLC0415
 
-    return SqlStore(parameters, clock=clock, rng=rng)
+    return SqlStore(settings, clock=clock, rng=rng)
 
 
-def _redis(parameters: StoreParameters, clock: Clock) -> Store:
+def _redis(settings: Config, clock: Clock, rng: random.Random) -> Store:
     try:
         from psched.stores.redis.store import RedisStore  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "redis":
             raise
         raise ConfigError("url: needs the driver redis: pip install 'psched[redis]'") from None
-    return RedisStore(parameters, clock=clock)
+    return RedisStore(settings, clock=clock, rng=rng)
 
 
 def _by_path(path: str, settings: Config, clock: Clock, rng: random.Random) -> Store:

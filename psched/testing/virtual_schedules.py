@@ -32,7 +32,6 @@ from psched.core.schedule import ScheduleMetadata
 from psched.core.shorthands import instant
 from psched.handlers.configured import built_in_handlers
 from psched.service.functions import App
-from psched.stores.parameters import StoreParameters
 from psched.stores.sql.store import SqlStore
 from psched.testing.handler_runs import HandlerRun, ObservedLease, call, handler_of
 from psched.testing.manual_clock import ManualClock
@@ -64,8 +63,7 @@ class VirtualStore(SqlStore):
     """
 
     def __init__(self, settings: Config, clock: Clock, pushed: list[Row]) -> None:
-        parameters = StoreParameters.of(settings)
-        super().__init__(parameters, clock=clock, rng=random.Random(0))  # noqa: S311  # jitter
+        super().__init__(settings, clock=clock, rng=random.Random(0))  # noqa: S311  # jitter
         self._test_clock = clock
         self._pushed = pushed
 

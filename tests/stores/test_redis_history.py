@@ -296,8 +296,9 @@ class TestLostAttempts:
         assert store.get("k0").claimed_at is None
 
     def test_without_a_history_nothing_is_recorded(self, open_store):
-        store = open_store(history=lambda row: "none" if row.key == "k" else "all")
-        held(store, "k", "other")
+        store = open_store()
+        held(store, "k", options='{"history":"none"}')
+        held(store, "other")
         assert sorted(store.recover("nonce", alive_time=60, retry_wait=1)) == ["k", "other"]
         assert [each.key for each in store.history.runs()] == ["other"]
 

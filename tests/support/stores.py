@@ -4,16 +4,16 @@ import contextlib
 import os
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from sqlalchemy import text
 
 from psched.base.clock import SystemClock
 from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.config.urls import is_redis
+from psched.config.urls import Tls, is_redis
 from psched.core.columns import parse_payload
 from psched.core.model import Decision, Finish, Quarantine, Row
-from psched.stores.parameters import StoreParameters
 from psched.stores.sql.store import SqlStore
 from support.clients import engine_of
 
@@ -27,15 +27,29 @@ LONG = 30.0
 """Seconds that an answer may take where a test does not wait for an answer that never comes."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Given(Config):
+    """Settings of which a test gives what it needs; by default nothing is limited."""
+
+    processors: int = 1
+    driver_timeout: float = LONG
+    tls: Tls | None = None
+    compress_above: int = 0
+    history_keep: int = 0
+    history_keep_per_key: int = 0
+    output_keep: int = 0
+    output_budget: int = 0
+
+
 def make_store(url, *, clock=None, table="psched", timeout=None, **more):
     """A store as a worker makes it; not yet connected."""
-    given = StoreParameters(url=url, table=table, timeout=timeout or LONG, **more)
-    clock = clock or SystemClock()
+    given = Given(url=url, table=table, driver_timeout=timeout or LONG, **more)
+    store = SqlStore
     if is_redis(url):
         from psched.stores.redis.store import RedisStore  # noqa: PLC0415  # it need not be there
 
-        return RedisStore(given, clock=clock)
-    return SqlStore(given, clock=clock, rng=random.Random())  # noqa: S311  # jitter
+        store = RedisStore
+    return store(given, clock=clock or SystemClock(), rng=random.Random())  # noqa: S311  # jitter
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from typing_extensions import override
 
+from psched.config import Config
 from psched.core.history.protocol import (
     EVERY_RUN,
     FIRST_FAILURES,
@@ -25,7 +26,6 @@ from psched.core.history.records import (
     WorkerRecord,
 )
 from psched.stores.pages import Page, Pages, batched
-from psched.stores.parameters import StoreParameters
 from psched.stores.redis.connector import Connector
 from psched.stores.redis.encoding import Argument, decoded, decoded_or_none, text, whole
 from psched.stores.redis.errors import MemoryFullError
@@ -105,11 +105,11 @@ class RedisHistory(SideStore, KeepsHistory):
 
     part = "history"
 
-    def __init__(self, connector: Connector, parameters: StoreParameters) -> None:
+    def __init__(self, connector: Connector, settings: Config) -> None:
         super().__init__(connector)
-        self.limits = (MOST_RUNS, parameters.history_keep_per_key, parameters.history_keep)
+        self.limits = (MOST_RUNS, settings.history_keep_per_key, settings.history_keep)
         self.refused = False
-        self._keep = parameters.history_keep
+        self._keep = settings.history_keep
         self.losses = Losses("records of the run history")
 
     @property

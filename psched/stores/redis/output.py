@@ -12,9 +12,9 @@ from typing import Any
 from typing_extensions import override
 
 from psched.base.compression import compress, decompress
+from psched.config import Config
 from psched.core.output import KeepsOutput, OutputRecord, OutputSelection, RunningAttempt
 from psched.stores.pages import Page, Pages
-from psched.stores.parameters import StoreParameters
 from psched.stores.redis.connector import Connector
 from psched.stores.redis.encoding import Argument, decoded, optional_number, text, whole
 from psched.stores.redis.errors import MemoryFullError
@@ -35,12 +35,12 @@ class RedisOutput(SideStore, KeepsOutput):
 
     part = "output"
 
-    def __init__(self, connector: Connector, parameters: StoreParameters) -> None:
+    def __init__(self, connector: Connector, settings: Config) -> None:
         super().__init__(connector)
         self._limits = (
-            parameters.output_keep,
-            parameters.history_keep_per_key,
-            parameters.output_budget,
+            settings.output_keep,
+            settings.history_keep_per_key,
+            settings.output_budget,
         )
         self._losses = Losses("outputs of attempts")
 

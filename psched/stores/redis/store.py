@@ -1,5 +1,6 @@
 """The store on a Redis server: each request is one Lua script."""
 
+import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 from functools import partial
@@ -17,7 +18,9 @@ from psched.base.errors import (
     StoreUnavailableError,
     UnknownOutcomeError,
 )
+from psched.config import Config
 from psched.config.urls import redis_address
+from psched.core.definition import history_setting
 from psched.core.history.recording import record_of_death
 from psched.core.history.records import GONE_AFTER, RunRecord, WorkerRecord
 from psched.core.model import MARKS, Row, Settlement, Token
@@ -31,7 +34,6 @@ from psched.core.store_protocol import (
     Store,
 )
 from psched.stores.pages import Page, Pages, batched
-from psched.stores.parameters import StoreParameters
 from psched.stores.redis import diagnostics, encoding, history
 from psched.stores.redis.alerts import RedisAlerts
 from psched.stores.redis.connector import VERSION, Connector
@@ -71,29 +73,30 @@ class RedisStore(Store):
 
     history: RedisHistory
 
-    def __init__(self, parameters: StoreParameters, *, clock: Clock) -> None:
+    def __init__(self, settings: Config, *, clock: Clock, rng: random.Random) -> None:
+        del rng  # this store repeats nothing after a random pause
         self._connect = partial(
             Connector,
-            redis_address(parameters.url),
-            table=parameters.table,
-            timeout=parameters.timeout,
+            redis_address(settings.url),
+            table=settings.table,
+            timeout=settings.driver_timeout,
             clock=clock,
-            tls=parameters.tls,
-            replicas=parameters.wait_replicas,
+            tls=settings.tls,
+            replicas=settings.wait_replicas,
         )
         self._connector = connector = self._connect()
-        self._history_of = parameters.history
-        self.history = RedisHistory(connector, parameters)
-        self.output = RedisOutput(connector, parameters)
+        self._history_of = partial(history_setting, settings=settings)
+        self.history = RedisHistory(connector, settings)
+        self.output = RedisOutput(connector, settings)
         self.alerts = RedisAlerts(connector)
         self.pauses = RedisPauses(connector)
         self.light_reads = RedisGlances(connector)
         self.announcements = connector
         self.holds = self.recorded_changes = self
-        self._pack = partial(compress, above=parameters.compress_above, form=bytes)
+        self._pack = partial(compress, above=settings.compress_above, form=bytes)
         self._clock = clock
-        self._table = parameters.table
-        self._only = [encoding.text(kind) for kind in parameters.only]
+        self._table = settings.table
+        self._only = [encoding.text(kind) for kind in settings.only]
 
     @override
     def init(self, *, force: bool = False) -> Sequence[str]:

@@ -27,7 +27,9 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
+from psched.config import Config
 from psched.core.attempts import told_of_death, wait_after_death
+from psched.core.definition import history_setting
 from psched.core.history.recording import record_of_death
 from psched.core.history.records import RunRecord
 from psched.core.model import DELETING, Row, Settlement, Token
@@ -40,7 +42,6 @@ from psched.core.store_protocol import (
     Settled,
 )
 from psched.stores.pages import batched
-from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
 from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
 from psched.stores.sql.claim_range import Continuing, PassingOver
@@ -77,23 +78,22 @@ class SqlStore(TableStore[Statements]):
 
     pauses: SqlPauses
 
-    def __init__(self, parameters: StoreParameters, *, clock: Clock, rng: random.Random) -> None:
-        super().__init__(parameters, clock=clock, rng=rng)
+    def __init__(self, settings: Config, *, clock: Clock, rng: random.Random) -> None:
+        super().__init__(settings, clock=clock, rng=rng)
         dialect = self._connector.dialect
-        self._schema = Schema(parameters.table, dialect)
-        quoted = self._connector.quote(parameters.table)
-        info = self._connector.quote(f"{parameters.table}_info")
-        self._plain_sql = Statements(quoted, dialect, parameters.only, info=info)
+        self._schema = Schema(self._table, dialect)
+        quoted, info = map(self._connector.quote, (self._table, f"{self._table}_info"))
+        self._plain_sql = Statements(quoted, dialect, settings.only, info=info)
         self.pauses = SqlPauses(self._table, self._connector)
         self._no_alerts = self.history.missing  # why no alerts are kept
         self.holds = self.announcements = self.recorded_changes = self
-        self._pack = partial(compress, above=parameters.compress_above, form=dialect.packed)
-        self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
-        self._channel = f"psched_wake_{parameters.table}"
+        self._pack = partial(compress, above=settings.compress_above, form=dialect.packed)
+        self._in_batches = partial(write_in_batches, clock=clock, patience=settings.driver_timeout)
+        self._channel = f"psched_wake_{self._table}"
         announce = dialect.announce
         self._announcement = None if announce is None else announce.format(self._channel)
-        self._history_of = parameters.history
-        self._wanted_strategy, self._only = parameters.claim_strategy, parameters.only
+        self._history_of = partial(history_setting, settings=settings)
+        self._wanted_strategy, self._only = settings.claim_strategy, settings.only
         self._strategy: PassingOver | None = None
         self._is_checked = False
         self._purged = AT_ANY_TIME

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, TextClause
 from typing_extensions import override
 
 from psched.base.clock import Clock
+from psched.config import Config
 from psched.core.store_protocol import Backlog, Store
-from psched.stores.parameters import StoreParameters
 from psched.stores.round_trips import measure
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.history import SqlHistory
@@ -53,11 +53,11 @@ class TableStore(Store, Generic[S]):
     output: SqlOutput
     _sql: S
 
-    def __init__(self, parameters: StoreParameters, *, clock: Clock, rng: random.Random) -> None:
-        self._connect = partial(Connector, parameters.url, clock=clock, rng=rng, tls=parameters.tls)
-        self._connector = self._connect(timeout=parameters.timeout, greet=self._check)
+    def __init__(self, settings: Config, *, clock: Clock, rng: random.Random) -> None:
+        self._connect = partial(Connector, settings.url, clock=clock, rng=rng, tls=settings.tls)
+        self._connector = self._connect(timeout=settings.driver_timeout, greet=self._check)
         self._query, self._write = self._connector.query, self._connector.write
-        self._table = parameters.table
+        self._table = settings.table
         self._clock = clock
         self.history = SqlHistory(self._table, self._connector, self._check, clock)
         self.output = SqlOutput(self._table, self._connector, self._check)

@@ -105,7 +105,6 @@ from psched.core.history.records import RunRecord
 from psched.core.model import Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, Claimed, Settled
-from psched.stores.parameters import StoreParameters
 from psched.stores.sql.batches import BATCH, write_in_batches
 from psched.stores.sql.connector import one_request
 from psched.stores.sql.errors import ErrorKind, refusing_data
@@ -123,7 +122,7 @@ class PerfectSchedStore(TableStore[Statements]):
     """Schedules in one of PerfectSched's tables; psched loads this class by its import path."""
 
     def __init__(self, settings: Config, *, clock: Clock, rng: random.Random) -> None:
-        super().__init__(StoreParameters.of(settings), clock=clock, rng=rng)
+        super().__init__(settings, clock=clock, rng=rng)
         self.recorded_changes = self
         patience = settings.driver_timeout
         self._sql = Statements(self._connector.quote(settings.table), self._connector.dialect)
