@@ -11,7 +11,7 @@ The claim's time is known up to half the duration of the claim's request, which 
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 
@@ -350,3 +350,8 @@ class AuditRecord:
     after: str | None = None
     time: int | None = None
     id: int | None = None
+
+
+def texts_of(record: type[RunRecord | WorkerRecord | AuditRecord]) -> frozenset[str]:
+    """The names of the fields that are texts."""
+    return frozenset(field.name for field in fields(record) if field.type in {str, str | None})

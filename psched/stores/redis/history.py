@@ -24,6 +24,7 @@ from psched.core.history.records import (
     AuditRecord,
     RunRecord,
     WorkerRecord,
+    texts_of,
 )
 from psched.stores.pages import Page, Pages, batched
 from psched.stores.redis.connector import Connector
@@ -59,8 +60,10 @@ Request = tuple[str, Iterable[Argument]]
 
 T = TypeVar("T", RunRecord, AuditRecord)
 
-WORKER_FIELDS = ("seen", "started", "ended", "host", "pid", "number", "generation", "slots", "busy",
-                 "types", "clock_offset", "zone_data")  # fmt: skip
+_TIMES = ("seen", "started", "ended")
+_GIVEN = [each.name for each in fields(WorkerRecord) if each.name not in {"nonce", *_TIMES}]
+
+WORKER_FIELDS = (*_TIMES, *_GIVEN)
 """The fields of a worker's hash. The first one is in each hash."""
 
 _MISSING = object()
@@ -75,8 +78,7 @@ _DEFAULTS = {
 }
 """The fields that a text contains, with their defaults."""
 
-_GIVEN = WORKER_FIELDS[3:]
-_TEXTS = frozenset({"host", "types", "zone_data"})
+_TEXTS = texts_of(WorkerRecord)
 
 _SEQUENCE_BITS = 20
 

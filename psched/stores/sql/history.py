@@ -41,6 +41,7 @@ from psched.core.history.records import (
     Outcome,
     RunRecord,
     WorkerRecord,
+    texts_of,
 )
 from psched.core.operations.extra_runs import prefix_of_extra_runs
 from psched.stores.pages import batched
@@ -94,8 +95,7 @@ occurrences of the span after all.
 """
 _DECISIONS = ", ".join(f"'{fate}'" for fate in sorted(DECISIONS))
 _WHOLE = ", ".join(f"'{outcome}'" for outcome in sorted(WHOLE))
-_WORDS = frozenset(field.name for field in fields(RunRecord) if field.type in {str, str | None})
-"""The columns of ``<table>_runs`` that are texts."""
+_WORDS = texts_of(RunRecord)
 
 _LARGE = frozenset({"error", "result"})
 """The columns of ``<table>_runs`` that can be large."""
