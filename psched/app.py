@@ -17,7 +17,6 @@ from psched.config.urls import MEMORY as MEMORY_URL
 from psched.config.urls import wake_code
 from psched.core.store_protocol import Store
 from psched.master.hints import HintSender, hint_folders
-from psched.memory import MEMORY
 from psched.stores import create
 
 CLOCK = SystemClock()
@@ -107,6 +106,8 @@ def make_store(settings: Config) -> Store:
     make = partial(create, clock=CLOCK, rng=random.Random())  # noqa: S311  # jitter
     if settings.url != MEMORY_URL:
         return make(settings)
+    from psched.memory import MEMORY  # noqa: PLC0415  # few installations have such a store
+
     store = make(settings.with_settings(url=MEMORY.url))
     # The table is created here: nobody can run `psched init` earlier, because the database does not
     # exist before its first use.

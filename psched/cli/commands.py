@@ -171,9 +171,6 @@ def psched(context: click.Context, config: str | None, environment: str | None) 
     To begin: psched init creates the table, psched add adds a schedule, and psched run runs the
     schedules. psched COMMAND --help explains a command.
     """
-    from psched.memory import MEMORY  # noqa: PLC0415  # --help needs no store
-
-    MEMORY.use_running_master()
     shown = [without_secrets(each) if "://" in each else each for each in sys.argv]
     if shown != sys.argv:  # such as a password in --url, which ps would show to every user
         from psched.process.kernel import set_title  # noqa: PLC0415  # it is rarely needed

@@ -18,12 +18,12 @@ from click.shell_completion import (
 )
 from typing_extensions import override
 
-from psched.app import CLOCK, make_store, new_nonce, read_config
+from psched.app import CLOCK, make_store, new_nonce
+from psched.cli.opening import read_settings
 from psched.cli.options import ConfigLocation, location_of
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.references import current_folder
-from psched.memory import MEMORY
 
 _MOST_KEYS = 300  # the most keys that are shown
 
@@ -80,7 +80,6 @@ def complete_key(
     # An error has no place in a command line that is being typed, and neither has a log message.
     logging.disable()
     try:
-        MEMORY.use_running_master()
         return _matching_keys(location_of(context), incomplete)
     except Exception:  # noqa: BLE001
         return []
@@ -88,7 +87,7 @@ def complete_key(
 
 def _matching_keys(location: ConfigLocation, beginning: str) -> Sequence[str]:
     """Read keys from the database."""
-    settings = read_config(*location)
+    settings = read_settings(location)
     if not _is_trusted(settings, location):
         return []
     if settings.driver_timeout > _LONGEST_ANSWER:

@@ -21,6 +21,7 @@ from psched.base.texts import brief, visible
 from psched.cli.options import ConfigLocation
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
+from psched.config.urls import MEMORY as MEMORY_URL
 
 if TYPE_CHECKING:
     from psched.service.service_file import Service
@@ -45,9 +46,19 @@ message = click.option(
 )
 
 
+def read_settings(location: ConfigLocation) -> Config:
+    """Read the settings for a command. A store in memory is that of the master that runs here."""
+    settings = read_config(*location)
+    if settings.url == MEMORY_URL:
+        from psched.memory import MEMORY  # noqa: PLC0415  # few installations have such a store
+
+        MEMORY.use_running_master()
+    return settings
+
+
 def settings_to_write(location: ConfigLocation) -> Config:
     """Read the settings for a command that writes to the store."""
-    settings = read_config(*location)
+    settings = read_settings(location)
     if (other := _describe_other_database(settings)) is not None:
         raise ConfigError(other)
     return settings
@@ -59,7 +70,7 @@ def settings_to_read(location: ConfigLocation) -> Config:
     If no url is configured, and a service on this host uses another database, warn on standard
     error.
     """
-    settings = read_config(*location)
+    settings = read_settings(location)
     warn_of_other_database(settings)
     return settings
 

@@ -6,9 +6,10 @@ from functools import partial
 
 import click
 
-from psched.app import CLOCK, open_schedules, read_config
+from psched.app import CLOCK, open_schedules
 from psched.base.errors import ConfigError
 from psched.cli.exit_status import report_errors
+from psched.cli.opening import read_settings
 from psched.cli.options import ConfigLocation
 from psched.cli.text_table import Column, View, print_table
 from psched.config import Config
@@ -33,7 +34,7 @@ def hooks(location: ConfigLocation, action: str, name: str | None) -> None:
     """
     if (name is None) == (action == "test"):
         raise click.UsageError("Write psched hooks list, or psched hooks test NAME.")
-    settings = read_config(*location)
+    settings = read_settings(location)
     if name is not None:
         _test(settings, name)
     elif settings.hooks:

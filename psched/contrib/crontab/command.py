@@ -12,11 +12,11 @@ from typing import Any
 
 import click
 
-from psched.app import CLOCK, open_schedules, read_config
+from psched.app import CLOCK, open_schedules
 from psched.base.errors import AlreadyExistsError, ConfigError, MissingTableError, StoreError
 from psched.cli import options
 from psched.cli.exit_status import report_errors
-from psched.cli.opening import open_to_change, settings_to_write
+from psched.cli.opening import open_to_change, read_settings, settings_to_write
 from psched.cli.options import ConfigLocation
 from psched.cli.output import one_line, write_file
 from psched.cli.progress import Progress, quiet_option
@@ -140,7 +140,7 @@ class Delivery:
 
     def settings(self, location: ConfigLocation) -> Config:
         """Read the settings."""
-        return settings_to_write(location) if self.at_once else read_config(*location)
+        return settings_to_write(location) if self.at_once else read_settings(location)
 
     def known(self, label: str, settings: Config) -> tuple[Sequence[Known] | None, Sequence[Known]]:
         """The stored schedules with a label, None if unknown; and what the last import has made.
