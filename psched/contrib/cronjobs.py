@@ -17,8 +17,8 @@ import click
 import yaml
 
 from psched.base.errors import ConfigError, InvalidError
-from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
+from psched.cli.output import report_errors
 from psched.config import Config
 from psched.config.document import Loader, line_of, syntax_problem, unreadable
 from psched.config.problems import Problem

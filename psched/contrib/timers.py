@@ -16,8 +16,8 @@ from typing import Any
 import click
 
 from psched.base.errors import ConfigError, InvalidError
-from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
+from psched.cli.output import report_errors
 from psched.config import Config
 from psched.contrib.crontab.command import (
     Delivery,

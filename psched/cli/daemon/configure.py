@@ -10,8 +10,7 @@ from psched import config
 from psched.base.texts import visible
 from psched.cli import options
 from psched.cli.daemon import worker_options
-from psched.cli.exit_status import report_errors
-from psched.cli.output import write_file
+from psched.cli.output import report_errors, write_file
 from psched.config import Config, urls
 
 _HEADER = """\

@@ -8,9 +8,9 @@ import click
 
 from psched.app import CLOCK, open_schedules
 from psched.base.errors import ConfigError
-from psched.cli.exit_status import report_errors
 from psched.cli.opening import read_settings
 from psched.cli.options import ConfigLocation
+from psched.cli.output import report_errors
 from psched.cli.text_table import Column, View, print_table
 from psched.config import Config
 from psched.config.monitoring import ON_SETTINGS, Webhook

@@ -8,9 +8,9 @@ import click
 
 from psched.app import make_store
 from psched.cli import options
-from psched.cli.exit_status import report_errors
 from psched.cli.opening import settings_to_write
 from psched.cli.options import ConfigLocation
+from psched.cli.output import report_errors
 from psched.cli.progress import quiet_option
 from psched.core.store_protocol import Store
 from psched.handlers.permissions import describe_programs

@@ -12,7 +12,7 @@ import click
 
 from psched.base.loader import gc_paused
 from psched.cli import options
-from psched.cli.exit_status import run_and_exit
+from psched.cli.output import run_and_exit
 from psched.process import kernel
 
 _HELP = """\

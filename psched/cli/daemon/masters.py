@@ -14,7 +14,7 @@ from psched.base.errors import ConfigError
 from psched.base.quantities import format_duration
 from psched.base.texts import visible
 from psched.cli import options
-from psched.cli.exit_status import report_errors
+from psched.cli.output import report_errors
 from psched.config import Config
 from psched.master.reports.health import Limits, facts_in, load_in, why_not_ready
 from psched.master.reports.queries import ask_all

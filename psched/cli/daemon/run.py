@@ -4,7 +4,7 @@ import click
 
 from psched.cli import options
 from psched.cli.daemon import worker_options
-from psched.cli.exit_status import run_and_exit
+from psched.cli.output import run_and_exit
 from psched.process import early_signals
 
 

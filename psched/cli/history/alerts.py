@@ -14,9 +14,8 @@ from psched.base.quantities import format_duration
 from psched.base.texts import counted
 from psched.cli import options
 from psched.cli.completion import complete_key
-from psched.cli.exit_status import report_errors
 from psched.cli.opening import open_to_change, settings_to_read, settings_to_write
-from psched.cli.output import one_line
+from psched.cli.output import one_line, report_errors
 from psched.cli.shown import KEY_WIDTH
 from psched.cli.text_table import Column, View, print_table
 from psched.cli.time_format import format_span, format_time, local_times, parse_since, short_time

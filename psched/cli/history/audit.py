@@ -12,9 +12,8 @@ from psched.app import open_schedules
 from psched.base.texts import cut
 from psched.cli import options
 from psched.cli.completion import complete_key
-from psched.cli.exit_status import report_errors
 from psched.cli.opening import settings_to_read
-from psched.cli.output import one_line
+from psched.cli.output import one_line, report_errors
 from psched.cli.shown import KEY_WIDTH, LONGEST_SHOWN
 from psched.cli.text_table import Column, View, print_table
 from psched.cli.time_format import format_time, local_times, parse_since

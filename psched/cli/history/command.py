@@ -11,8 +11,8 @@ from psched.base.errors import NotFoundError
 from psched.base.texts import counted
 from psched.cli import options
 from psched.cli.completion import complete_key
-from psched.cli.exit_status import report_errors
 from psched.cli.opening import settings_to_read
+from psched.cli.output import report_errors
 from psched.cli.shown import DUE, columns_for, error_lines, late_by, run_object, shown_status
 from psched.cli.text_table import FIRST_ROWS, View, print_table
 from psched.cli.time_format import format_distance, format_span, parse_since

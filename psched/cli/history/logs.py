@@ -19,7 +19,6 @@ from psched.base.retry import retry_while_unavailable
 from psched.base.texts import visible
 from psched.cli import options
 from psched.cli.completion import complete_key
-from psched.cli.exit_status import report_errors
 from psched.cli.history.command import prospect
 from psched.cli.history.live_output import (
     NO_ANSWER,
@@ -31,7 +30,7 @@ from psched.cli.history.live_output import (
     find_live,
 )
 from psched.cli.opening import settings_to_read
-from psched.cli.output import one_line
+from psched.cli.output import one_line, report_errors
 from psched.cli.shown import DUE, result, shown_status
 from psched.cli.time_format import format_span, format_time, format_took, parse_time
 from psched.client.collection import ScheduleCollection

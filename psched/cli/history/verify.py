@@ -12,9 +12,8 @@ from psched.app import CLOCK, make_store
 from psched.base.retry import retry_while_unavailable
 from psched.cli import options
 from psched.cli.completion import complete_key
-from psched.cli.exit_status import report_errors
 from psched.cli.opening import settings_to_read
-from psched.cli.output import one_line
+from psched.cli.output import one_line, report_errors
 from psched.cli.time_format import format_time, local_times, parse_since
 from psched.client.arguments import earliest
 from psched.client.verifier import Verifier

@@ -12,9 +12,9 @@ from psched.app import open_schedules
 from psched.base.errors import InvalidError
 from psched.cli import options
 from psched.cli.completion import complete_key
-from psched.cli.exit_status import report_errors
 from psched.cli.history.alerts import open_alerts, sentence
 from psched.cli.opening import settings_to_read
+from psched.cli.output import report_errors
 from psched.cli.time_format import local_times, reader_zone
 from psched.core.history.answer import GOOD
 from psched.reports.redaction import Redaction

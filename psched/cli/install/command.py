@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 
 from psched.base.errors import CommandError, ConfigError
-from psched.cli.exit_status import report_errors
 from psched.cli.install.files import (
     CONFIG,
     USER,
@@ -22,6 +21,7 @@ from psched.cli.install.files import (
     user_files,
 )
 from psched.cli.options import ConfigLocation
+from psched.cli.output import report_errors
 
 _RUNNING = Path("/run/systemd/system")
 """A folder that exists if systemd is process 1, see sd_booted(3)."""

@@ -16,10 +16,9 @@ from psched.base.quantities import RATES, format_duration
 from psched.base.texts import counted, cut, visible
 from psched.cli import opening, options
 from psched.cli.completion import complete_key
-from psched.cli.exit_status import report_errors
 from psched.cli.opening import settings_to_write
 from psched.cli.options import ConfigLocation
-from psched.cli.output import are_terminals, one_line
+from psched.cli.output import are_terminals, one_line, report_errors
 from psched.cli.progress import Footer
 from psched.cli.time_format import format_span, format_time, local_times
 from psched.client.arguments import stored_key

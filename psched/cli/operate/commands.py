@@ -13,7 +13,6 @@ from psched.base.quantities import format_duration
 from psched.base.texts import counted
 from psched.cli import opening, options
 from psched.cli.completion import complete_key
-from psched.cli.exit_status import report_errors
 from psched.cli.opening import settings_to_read, settings_to_write
 from psched.cli.operate import pause_rules, waiting
 from psched.cli.operate.chosen import (
@@ -27,6 +26,7 @@ from psched.cli.operate.chosen import (
     say_not_done,
 )
 from psched.cli.options import ConfigLocation
+from psched.cli.output import report_errors
 from psched.cli.time_format import format_time, local_times, parse_time, reader_zone
 from psched.client.arguments import stored_key
 from psched.client.verbs.ending import Cancel, ForceFinish, Requeue, Stop

@@ -7,9 +7,9 @@ import click
 from psched.base.errors import InvalidError
 from psched.base.exec_data import EXEC_TYPE
 from psched.cli import opening, options
-from psched.cli.exit_status import report_errors
 from psched.cli.opening import open_to_change, settings_to_write, warn_of_types
 from psched.cli.options import ConfigLocation
+from psched.cli.output import report_errors
 from psched.cli.schedules.arguments import (
     OPTIONS,
     ProgramCommand,

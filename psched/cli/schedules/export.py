@@ -7,10 +7,9 @@ import click
 
 from psched.app import open_schedules
 from psched.cli import options
-from psched.cli.exit_status import report_errors
 from psched.cli.opening import settings_to_read
 from psched.cli.options import ConfigLocation
-from psched.cli.output import one_line, write_file
+from psched.cli.output import one_line, report_errors, write_file
 from psched.cli.progress import Progress, quiet_option
 from psched.files.apply import read_all
 from psched.files.export import export as documents_of

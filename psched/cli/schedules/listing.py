@@ -13,8 +13,8 @@ from psched.app import open_schedules
 from psched.base.errors import NotSupportedError, SchemaError
 from psched.base.texts import counted
 from psched.cli import options
-from psched.cli.exit_status import report_errors
 from psched.cli.opening import settings_to_read
+from psched.cli.output import report_errors
 from psched.cli.shown import (
     DUE,
     FAILING,

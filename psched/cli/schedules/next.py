@@ -10,10 +10,9 @@ import click
 from psched.app import CLOCK, open_schedules, read_config
 from psched.cli import options
 from psched.cli.completion import complete_key
-from psched.cli.exit_status import report_errors
 from psched.cli.opening import settings_to_read
 from psched.cli.options import ConfigLocation
-from psched.cli.output import one_line
+from psched.cli.output import one_line, report_errors
 from psched.cli.schedules.arguments import warn_of_steps
 from psched.cli.shown import overdue, shown_reason
 from psched.cli.time_format import format_distance, format_time, local_times, parse_time

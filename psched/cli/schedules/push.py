@@ -11,10 +11,10 @@ from psched.base import payload
 from psched.base.errors import AlreadyExistsError, InvalidError
 from psched.base.exec_data import EXEC_TYPE
 from psched.cli import options
-from psched.cli.exit_status import report_errors
 from psched.cli.opening import settings_to_write, warn_of_types
 from psched.cli.operate import waiting
 from psched.cli.options import ConfigLocation, duration
+from psched.cli.output import report_errors
 from psched.cli.schedules.arguments import ProgramCommand, exec_data, with_program
 from psched.cli.time_format import parse_time
 from psched.config import Config

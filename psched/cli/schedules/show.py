@@ -16,10 +16,9 @@ from psched.base.texts import cut, visible
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.daemon.masters import served_by, shown_progress, table_of
-from psched.cli.exit_status import report_errors
 from psched.cli.history.alerts import alert_object, expected_text, open_alerts, sentence
 from psched.cli.opening import settings_to_read
-from psched.cli.output import one_line
+from psched.cli.output import one_line, report_errors
 from psched.cli.shown import (
     LONGEST_SHOWN,
     columns_for,

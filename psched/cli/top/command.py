@@ -21,9 +21,8 @@ from psched.base.clock import Clock
 from psched.base.errors import PschedError
 from psched.cli import options
 from psched.cli.daemon.masters import table_of
-from psched.cli.exit_status import report_errors
 from psched.cli.opening import settings_to_read
-from psched.cli.output import are_terminals, one_line
+from psched.cli.output import are_terminals, one_line, report_errors
 from psched.cli.text_table import is_coloured, line_width
 from psched.cli.top.rendering import Place, Window, render, tasks
 from psched.cli.top.screen import Screen, keys_in

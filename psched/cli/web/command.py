@@ -13,8 +13,8 @@ import click
 from psched.app import CLOCK, open_schedules
 from psched.base.errors import ConfigError
 from psched.cli import options
-from psched.cli.exit_status import report_errors
 from psched.cli.opening import settings_to_read
+from psched.cli.output import report_errors
 from psched.config import Config
 from psched.master.reports.queries import ask_all
 from psched.master.runtime_folders import socket_folders

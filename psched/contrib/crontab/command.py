@@ -15,10 +15,9 @@ import click
 from psched.app import CLOCK, open_schedules
 from psched.base.errors import AlreadyExistsError, ConfigError, MissingTableError, StoreError
 from psched.cli import options
-from psched.cli.exit_status import report_errors
 from psched.cli.opening import open_to_change, read_settings, settings_to_write
 from psched.cli.options import ConfigLocation
-from psched.cli.output import one_line, write_file
+from psched.cli.output import one_line, report_errors, write_file
 from psched.cli.progress import Progress, quiet_option
 from psched.cli.schedules.apply import apply_documents, warn_of_all_steps
 from psched.client.collection import ScheduleCollection

@@ -7,9 +7,9 @@ import click
 
 from psched.app import CLOCK
 from psched.cli import options
-from psched.cli.exit_status import report_errors
 from psched.cli.opening import settings_to_write
 from psched.cli.options import ConfigLocation, duration
+from psched.cli.output import report_errors
 from psched.cli.progress import Progress, quiet_option
 
 if TYPE_CHECKING:
