@@ -6,15 +6,13 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
+from psched.base.errors import InvalidError
 from psched.base.quantities import DURATIONS, as_seconds
+from psched.client.access import stored_key
 from psched.core.columns import LATEST_TIME
-from psched.core.history.protocol import KeepsHistory
 from psched.core.model import DEFAULT_TYPE
 from psched.core.operations.extra_runs import random_id
-from psched.core.output import KeepsOutput
 from psched.core.schedule import Since
-from psched.core.store_protocol import Store
 
 _LONGEST_AGE = 10**9
 """A number from here on is a time in Unix seconds; a smaller one is an age of up to 31 years."""
@@ -47,26 +45,6 @@ _KEY_OF_TYPE = 200
 """How many characters of the type such a key begins with, so that it fits into its column."""
 
 
-def keeping_history(store: Store) -> KeepsHistory:
-    """What keeps the run history and the audit trail of a store."""
-    if store.history is None:
-        raise NotSupportedError(
-            "this store keeps no run history and no audit trail; psched's own table keeps both, and"
-            " so does a store of your own that has the methods of KeepsHistory"
-        )
-    return store.history
-
-
-def keeping_output(store: Store) -> KeepsOutput:
-    """What keeps what the tasks of a store print."""
-    if store.output is None:
-        raise NotSupportedError(
-            "this store does not keep what tasks print; psched's own table does, and so does a"
-            " store of your own that has the methods of KeepsOutput"
-        )
-    return store.output
-
-
 def earliest(since: Since, now: Callable[[], float]) -> int:
     """The earliest time that is meant by an argument ``since``, in Unix milliseconds."""
     if isinstance(since, datetime):
@@ -87,21 +65,6 @@ def earliest(since: Since, now: Callable[[], float]) -> int:
     if isinstance(since, str | timedelta) or seconds < _LONGEST_AGE:
         seconds = now() - seconds
     return int(seconds * 1000)
-
-
-def is_possible(key: object) -> bool:
-    """Whether a store can contain a key; see `stored_key`."""
-    try:
-        return isinstance(key, str) and b"\0" not in key.encode()
-    except UnicodeEncodeError:
-        return False
-
-
-def stored_key(key: str) -> str:
-    """Return the key unchanged, if a store can contain it."""
-    if not is_possible(key):
-        raise NotFoundError(f"no schedule has the key {key!r}")
-    return key
 
 
 def chosen_key(key: str | None) -> str | None:
@@ -125,14 +88,13 @@ def new_key(type_: object, now: float, nonce: str) -> str:
     return f"{shown}-{random_id(now, nonce, length=_ID_LENGTH)}"
 
 
-def refuse_data_as_type(method: str, key: str | None, type_: object) -> None:
-    """Refuse data where a method expects the type."""
-    if isinstance(type_, Mapping):
-        raise InvalidError(
-            "type",
-            f"must be a text, not {type(type_).__name__}; the type stands before the data:"
-            f" {method}({key or 'KEY'!r}, 'TYPE', data={{…}})",
-        )
+def data_as_type(method: str, key: str | None, data: object) -> InvalidError:
+    """The error about data where a method expects the type."""
+    return InvalidError(
+        "type",
+        f"must be a text, not {type(data).__name__}; the type stands before the data:"
+        f" {method}({key or 'KEY'!r}, 'TYPE', data={{…}})",
+    )
 
 
 def lacks_type(task: object) -> bool:

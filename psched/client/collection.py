@@ -11,22 +11,25 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from psched.base.errors import InvalidError, NotSupportedError, StoreError, TransientStoreError
 from psched.base.retry import Send, read_each, retry_while_unavailable
-from psched.client.access import Access, read_row
-from psched.client.arguments import (
-    WITHOUT_TYPE,
-    chosen_key,
-    earliest,
-    fields_of_push,
+from psched.client.access import (
+    Access,
+    insert,
     is_possible,
     keeping_history,
     keeping_output,
+    stored_key,
+)
+from psched.client.arguments import (
+    WITHOUT_TYPE,
+    chosen_key,
+    data_as_type,
+    earliest,
+    fields_of_push,
     lacks_type,
     naming_arguments,
     new_key,
-    refuse_data_as_type,
-    stored_key,
 )
-from psched.client.auditor import Auditor, Author, this_process
+from psched.client.auditor import Author, this_process
 from psched.core.columns import check_number
 from psched.core.definition import parse_row
 from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
@@ -110,7 +113,6 @@ class ScheduleCollection:
         hint: tells the masters of this host that rows may be due; None if nobody is told.
 
     Attributes:
-        auditor: records the changes that this collection makes.
         access: what the verbs of `psched.client.verbs` need.
     """
 
@@ -131,14 +133,13 @@ class ScheduleCollection:
         self._settings = settings
         self._zone = settings.timezone
         self._send: Send = partial(retry_while_unavailable, clock=clock, tries=tries)
-        self.auditor = Auditor(store, author=author, clock=clock, send=self._send)
         self.access = Access(
             store=store,
             settings=settings,
             clock=clock,
             send=self._send,
             draw_nonce=draw_nonce,
-            auditor=self.auditor,
+            author=author,
             hint=hint,
         )
 
@@ -236,7 +237,8 @@ class ScheduleCollection:
         """
         from psched.core.declare import declare  # noqa: PLC0415
 
-        refuse_data_as_type("add", key, type)
+        if isinstance(type, Mapping):
+            raise data_as_type("add", key, type)
         fields = {
             "type": type,
             "cron": cron,
@@ -247,7 +249,7 @@ class ScheduleCollection:
             "data": data,
             **more,
         }
-        self._insert([declare(key, fields, self._settings, self.now)])
+        insert(self.access, [declare(key, fields, self._settings, self.now)])
         return self[key]
 
     submit = add
@@ -273,7 +275,7 @@ class ScheduleCollection:
         from psched.core.declare import declare_all  # noqa: PLC0415
 
         rows = declare_all(schedules, self._settings, self.now)
-        self._insert(rows)
+        insert(self.access, rows)
         return [self[row.key] for row in rows]
 
     def add_rows(self, rows: Sequence[Row]) -> None:
@@ -286,12 +288,7 @@ class ScheduleCollection:
         Raises:
             AlreadyExistsError: some of the keys exist already; the error's text lists these keys.
         """
-        self._insert(rows)
-
-    def _insert(self, rows: Sequence[Row], *, audited: bool = True) -> None:
-        from psched.client.writing import insert  # noqa: PLC0415
-
-        insert(self.access, rows, audited=audited)
+        insert(self.access, rows)
 
     def push(
         self,
@@ -340,7 +337,8 @@ class ScheduleCollection:
         """
         from psched.core.declare import declare  # noqa: PLC0415
 
-        refuse_data_as_type("push", key, type)
+        if isinstance(type, Mapping):
+            raise data_as_type("push", key, type)
         if type is None and self._warns_without_type:
             warnings.warn(WITHOUT_TYPE, stacklevel=2)
         given = {"type": type, "data": data, "run_at": run_at, "timeout": timeout, **more}
@@ -351,7 +349,7 @@ class ScheduleCollection:
         with naming_arguments([given]):
             row = declare(key, fields, self._settings, now)
         if transaction is None:
-            self._insert([row], audited=False)
+            insert(self.access, [row], audited=False)
         else:
             transaction.add([row], nonce=self.access.draw_nonce())
             self.access.wake_after(transaction, [row])
@@ -380,7 +378,7 @@ class ScheduleCollection:
         now = cache(self.now)
         with naming_arguments(given):
             rows = declare_all((self._with_key(task, now) for task in given), self._settings, now)
-        self._insert(rows, audited=False)
+        insert(self.access, rows, audited=False)
         return [self[row.key] for row in rows]
 
     def _with_key(self, task: Any, now: Callable[[], float]) -> Mapping[str, Any]:  # noqa: ANN401
@@ -403,7 +401,7 @@ class ScheduleCollection:
         return self._metadata(self._read(key))
 
     def _read(self, key: str) -> Row:
-        return self._send(lambda: read_row(self._store, key))
+        return self.access.read(key)
 
     def read_many(self, keys: Sequence[str]) -> Mapping[str, ScheduleMetadata]:
         """Read the schedules with these keys, in a few round trips.
@@ -663,7 +661,7 @@ class ScheduleCollection:
 
     def audited(self, note: str | None) -> AbstractContextManager[None]:
         """Note in the audit trail why the changes in the ``with`` block are made."""
-        return self.auditor.noting(note)
+        return self.access.auditor.noting(note)
 
     def audit(
         self, key: str | None = None, since: Since | None = None, limit: int | None = None
@@ -912,7 +910,7 @@ class ScheduleCollection:
             have changed since it was read, a change may be invalid, the store may be unavailable or
             unable to change many schedules at once, or the answer to the change may be lost.
         """
-        from psched.client.writing import try_to_modify  # noqa: PLC0415
+        from psched.client.verbs.editing import try_to_modify  # noqa: PLC0415
 
         return try_to_modify(self.access, changes)
 
@@ -1129,7 +1127,7 @@ def preload() -> None:
     A worker does this, so that tasks, which are forked from it, need not.
     """
     verbs = ("verbs.editing", "verbs.ending", "verbs.extra_runs", "verbs.pausing", "verbs.skipping")
-    for name in ("poller", "selected", "waiting", "writing", *verbs):
+    for name in ("poller", "selected", "waiting", *verbs):
         import_module(f"psched.client.{name}")
     for name in ("core.preview", "reports.why.explain"):
         import_module(f"psched.{name}")

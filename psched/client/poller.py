@@ -19,8 +19,7 @@ from psched.base.errors import (
     PschedError,
     TransientStoreError,
 )
-from psched.client.access import Access
-from psched.client.writing import LostAnswers
+from psched.client.access import Access, LostAnswers
 from psched.core.columns import encode, payload_text
 from psched.core.definition import history_setting
 from psched.core.history.changes import Gap

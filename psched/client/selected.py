@@ -16,8 +16,7 @@ from psched.base.errors import (
     ScheduleError,
 )
 from psched.base.quantities import RATES, as_rate
-from psched.client.access import Access
-from psched.client.arguments import stored_key
+from psched.client.access import Access, ChangedMeanwhileError, stored_key
 from psched.client.finding import find, is_pattern, matches
 from psched.client.verbs import Verb
 from psched.client.verbs.editing import Decide, Edit
@@ -25,7 +24,6 @@ from psched.client.verbs.ending import Cancel, ForceFinish, Requeue, Stop
 from psched.client.verbs.extra_runs import RunMissed, Trigger
 from psched.client.verbs.pausing import Pause, Resume
 from psched.client.verbs.skipping import Skip
-from psched.client.writing import ChangedMeanwhileError
 from psched.core.arguments import Changes
 from psched.core.declare import When
 from psched.core.model import Row

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
 from psched.base.retry import Send, read_each, send_once
-from psched.client.arguments import keeping_history, stored_key
+from psched.client.access import keeping_history, stored_key
 from psched.config import Config
 from psched.core.history.changes import GAP, ranges
 from psched.core.history.protocol import AuditSelection, RunSelection

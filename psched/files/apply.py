@@ -116,7 +116,7 @@ def apply_plan(
             if not is_done:
                 schedules.modify(item.key, partial(_remaining_changes, item, made, settings))
             report("changed", item.key)
-    with schedules.auditor.together():
+    with schedules.access.auditor.together():
         for item in track(made.left if prune else (), "deleting"):
             remove(item.key, made.label, schedules, report)
 

@@ -5,7 +5,7 @@ from dataclasses import replace as changed
 import pytest
 
 from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
-from psched.client.writing import LostAnswers, was_replaced, was_requeued, were_inserted
+from psched.client.access import LostAnswers, was_replaced, was_requeued, were_inserted
 from psched.core.model import Row
 
 WANTED = Row(key="k", type="t", data='{"n":1}', next_time=60, next_run_time=60)

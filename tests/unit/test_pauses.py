@@ -330,7 +330,8 @@ def test_the_rules_that_hold_are_listed_and_prolonged(host):
     assert (all_.type, all_.until, all_.note) == (None, None, None)
     assert (web.type, web.since, web.until) == ("web", START, START + 2 * HOUR)
     assert web.note == "deploy"
-    assert web.by == f"{host.schedules.auditor.author.user}@{host.schedules.auditor.author.host}"
+    author = host.schedules.access.auditor.author
+    assert web.by == f"{author.user}@{author.host}"
 
     host.clock.advance(HOUR)
     host.schedules.pause_type("web", "+4h")

@@ -19,7 +19,7 @@ from psched.base.clock import Clock
 from psched.base.errors import NotFoundError, SchemaError, StoreError, TransientStoreError
 from psched.base.retry import Send
 from psched.cli.daemon.masters import serves
-from psched.client.arguments import keeping_output
+from psched.client.access import keeping_output
 from psched.config import Config
 from psched.core.output import Output, OutputRecord, RunningAttempt
 from psched.core.store_protocol import Store

@@ -21,7 +21,7 @@ from psched.cli.options import ConfigLocation
 from psched.cli.output import are_terminals, one_line, report_errors
 from psched.cli.progress import Footer
 from psched.cli.time_format import format_span, format_time, local_times
-from psched.client.arguments import stored_key
+from psched.client.access import stored_key
 from psched.client.collection import ScheduleCollection
 from psched.client.finding import is_pattern
 from psched.client.selected import ManyChanged, Outcome, Pace, SelectedSchedules

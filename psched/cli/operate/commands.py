@@ -28,7 +28,7 @@ from psched.cli.operate.chosen import (
 from psched.cli.options import ConfigLocation
 from psched.cli.output import report_errors
 from psched.cli.time_format import format_time, local_times, parse_time, reader_zone
-from psched.client.arguments import stored_key
+from psched.client.access import stored_key
 from psched.client.verbs.ending import Cancel, ForceFinish, Requeue, Stop
 from psched.client.verbs.extra_runs import Trigger
 from psched.client.verbs.pausing import Pause, Resume

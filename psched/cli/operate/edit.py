@@ -26,9 +26,9 @@ from psched.cli.schedules.arguments import (
     pop_times,
     warn_of_trigger,
 )
+from psched.client.access import ChangedMeanwhileError
 from psched.client.collection import ScheduleCollection
 from psched.client.verbs.editing import Edit
-from psched.client.writing import ChangedMeanwhileError
 from psched.config import OVERRIDES, Config
 from psched.core.declare import TRIGGER_FIELDS
 from psched.core.history.changes import who

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from psched.base.errors import NotSupportedError
-from psched.client.access import Access
-from psched.client.writing import Condition
+from psched.client.access import Access, Condition
 from psched.config import Config
 from psched.core.definition import history_setting
 from psched.core.history.records import RunRecord, Skipped

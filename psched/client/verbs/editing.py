@@ -1,16 +1,16 @@
 """Changes the definitions of schedules, and says what that does to their next runs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
+from functools import cache, partial
 from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from psched.base.errors import NotFoundError
-from psched.client.access import Access
+from psched.base.errors import InvalidError, NotFoundError, StoreError
+from psched.client.access import Access, Condition, LostAnswers, replace, require, was_replaced
 from psched.client.verbs import Verb
-from psched.client.writing import Condition, replace, require, was_replaced
 from psched.core.declare import redeclare
 from psched.core.model import BEING_DELETED, CANCELLED, FINISHED, MIGRATING, Row
 from psched.core.operations.rescheduled import Rescheduled, changes_of, next_runs
@@ -81,6 +81,35 @@ def modify(access: Access, key: str, decide: Decide | None, changes: Mapping[str
         return redeclare(seen, wanted, access.settings, access.store.now)
 
     replace(access, "modify", key, change, _was_applied)
+
+
+def try_to_modify(access: Access, seen: Sequence[tuple[Row, Mapping[str, Any]]]) -> Sequence[bool]:
+    """Change rows that have not changed since; see `ScheduleCollection.try_to_modify`."""
+    now = cache(access.store.now)
+    try:
+        changes = [(row, redeclare(row, new, access.settings, now)) for row, new in seen]
+        done = access.send(partial(_replace_many, access, changes, LostAnswers()))
+    except (InvalidError, StoreError):
+        # One of the changes may be the cause. The caller tries each by itself, which succeeds,
+        # or raises the error of that change. A change that was applied is not lost.
+        return [False] * len(seen)
+    applied = [change for change, is_done in zip(changes, done, strict=True) if is_done]
+    access.wake_for(row for _, row in applied)
+    access.auditor.record("modify", applied)
+    return done
+
+
+def _replace_many(
+    access: Access, changes: Sequence[tuple[Row, Row]], lost: LostAnswers[None]
+) -> Sequence[bool]:
+    if lost:
+        found = access.store.look([seen.key for seen, _ in changes])
+        applied = [
+            seen.key in found and was_replaced(found[seen.key], seen, new) for seen, new in changes
+        ]
+        if any(applied):
+            return applied
+    return lost.send(None, lambda: access.store.replace_many(changes))
 
 
 def _refuse_deleted(seen: Row) -> None:

@@ -16,10 +16,17 @@ from psched.base.errors import (
     NotFoundError,
     NotSupportedError,
 )
-from psched.client.access import Access, read_row
-from psched.client.arguments import stored_key
+from psched.client.access import (
+    Access,
+    Condition,
+    LostAnswers,
+    read_row,
+    replace,
+    require,
+    stored_key,
+    was_requeued,
+)
 from psched.client.verbs import Verb, refuse_without_status
-from psched.client.writing import Condition, LostAnswers, replace, require, was_requeued
 from psched.core.columns import plain_reason
 from psched.core.declare import When, redeclare
 from psched.core.definition import parse_row

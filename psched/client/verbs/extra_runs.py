@@ -9,9 +9,8 @@ from typing_extensions import override
 
 from psched.base.errors import AlreadyExistsError, NotSupportedError
 from psched.base.retry import read_each
-from psched.client.access import Access
+from psched.client.access import Access, Condition, insert, require
 from psched.client.verbs import Verb
-from psched.client.writing import Condition, insert, require
 from psched.core.columns import encode, parse_options
 from psched.core.declare import When
 from psched.core.definition import parse_row

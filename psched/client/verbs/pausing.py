@@ -9,9 +9,8 @@ from typing import ClassVar
 from typing_extensions import override
 
 from psched.base.errors import AlreadyExistsError, NotSupportedError
-from psched.client.access import Access
+from psched.client.access import Access, Condition, Recorded, replace, require, was_replaced
 from psched.client.verbs import Verb, records_of, refuse_without_status
-from psched.client.writing import Condition, Recorded, replace, require, was_replaced
 from psched.core.asked_time import parse_next
 from psched.core.catchup import iso
 from psched.core.columns import check_name

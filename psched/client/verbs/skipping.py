@@ -4,9 +4,8 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from psched.client.access import Access
+from psched.client.access import Access, Condition, Recorded, replace, require, was_replaced
 from psched.client.verbs import Verb, records_of
-from psched.client.writing import Condition, Recorded, replace, require, was_replaced
 from psched.core.history.protocol import RunSelection
 from psched.core.history.records import Fate, Skipped
 from psched.core.model import PAUSED, RUNNING, WAITING, Row
