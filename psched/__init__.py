@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         PushOptions,
         Settings,
     )
+    from psched.core.columns import When
     from psched.core.history.answer import Answer
     from psched.core.history.records import AuditRecord
     from psched.core.history.run import Run, TaskEnd
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
     from psched.core.output import Output
     from psched.core.preview import UpcomingTime
     from psched.core.schedule import Schedule, ScheduleMetadata, Schedules
-    from psched.core.shorthands import When
     from psched.service.functions import App
     from psched.service.program import Worker
     from psched.service.start import Program, start
@@ -100,7 +100,7 @@ _MODULES = {
     "Task": "psched.application.task",
     "TaskEnd": "psched.core.history.run",
     "UpcomingTime": "psched.core.preview",
-    "When": "psched.core.shorthands",
+    "When": "psched.core.columns",
     "Worker": "psched.service.program",
     "start": "psched.service.start",
 }

@@ -30,7 +30,7 @@ from psched.client.arguments import (
     new_key,
 )
 from psched.client.auditor import Author, this_process
-from psched.core.columns import check_number
+from psched.core.columns import check_number, instant
 from psched.core.definition import parse_row
 from psched.core.history.protocol import AuditSelection, KeepsHistory, RunSelection
 from psched.core.history.records import FAILED_FATES, FAILURES, GONE_AFTER, Fate, Outcome
@@ -42,7 +42,6 @@ from psched.core.operations.pauses import ShownAsPaused
 from psched.core.output import Output, OutputSelection
 from psched.core.schedule import ListOrder, Schedule, ScheduleMetadata
 from psched.core.selection import LARGEST_LIMIT, Selection, check_limit, chosen_texts, selection_of
-from psched.core.shorthands import instant
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
         NewTask,
         PushOptions,
     )
+    from psched.core.columns import Until, When
     from psched.core.history.answer import Answer
     from psched.core.history.records import AuditRecord, WorkerRecord
     from psched.core.operations.backfills import Backfill, Stagger
@@ -73,7 +73,6 @@ if TYPE_CHECKING:
     from psched.core.operations.rescheduled import Rescheduled
     from psched.core.preview import UpcomingTime
     from psched.core.schedule import Since
-    from psched.core.shorthands import Until, When
     from psched.core.store_protocol import Store
     from psched.triggers.zone import Zone
 
@@ -212,7 +211,7 @@ class ScheduleCollection:
             type: the type of task, which selects the handler.
             cron: five fields, or a name such as ``@daily``. Without ``cron``, one of ``every``,
                 ``at`` and ``trigger`` defines when the schedule runs (see
-                `psched.core.shorthands`). Without all four, the schedule runs once, at
+                `psched.core.declare`). Without all four, the schedule runs once, at
                 ``next_time``.
             delay: the duration between an occurrence's scheduled time and its earliest start:
                 seconds, a text such as ``"5m"`` (with the unit s, m, h or d), or a `timedelta`.

@@ -25,14 +25,13 @@ from psched.client.verbs.extra_runs import RunMissed, Trigger
 from psched.client.verbs.pausing import Pause, Resume
 from psched.client.verbs.skipping import Skip
 from psched.core.arguments import Changes
-from psched.core.declare import When
+from psched.core.columns import Until, When, instant
 from psched.core.model import Row
 from psched.core.operations.backfills import Backfill, Stagger
 from psched.core.operations.extra_runs import QUEUE, schedule_of
 from psched.core.operations.rescheduled import Rescheduled
 from psched.core.schedule import ScheduleMetadata, Schedules
 from psched.core.selection import chosen_texts, selection_of
-from psched.core.shorthands import Until, instant
 
 _CHANGED_MEANWHILE = (
     AlreadyExistsError,

@@ -6,13 +6,11 @@ the schedule's own value is removed.
 """
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Required, TypedDict
 
-from psched.base.errors import InvalidError
 from psched.base.quantities import Duration
-from psched.core.shorthands import When
+from psched.core.columns import When
 
 Size = int | str
 """A number of bytes, or a text such as ``"64K"``."""
@@ -208,14 +206,3 @@ class Settings(SharedSettings, total=False):
     log_level: Literal["debug", "info", "warning", "error"] | None
     log_format: Literal["text", "json"] | None
     pid_file: PathLike | None
-
-
-def refuse_unknown(given: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse the first field whose name is not known."""
-    for name in given:
-        if name not in known:
-            if near := get_close_matches(str(name), known, 1):
-                hint = f"did you mean {near[0]}?"
-            else:
-                hint = f"these are {', '.join(known)}"
-            raise InvalidError(name, f"is not a field of a schedule; {hint}")

@@ -7,8 +7,7 @@ from math import ceil, floor
 
 from psched.base.errors import InvalidError
 from psched.base.quantities import as_seconds
-from psched.core.columns import LATEST_TIME
-from psched.core.shorthands import Until, instant
+from psched.core.columns import LATEST_TIME, Until, instant
 from psched.triggers.zone import LATEST, Zone
 
 FORMS = (

@@ -7,7 +7,8 @@ refused with an error that names the column; psched never guesses a value.
 import json
 import re
 from collections.abc import Mapping
-from math import isfinite
+from datetime import datetime, timedelta
+from math import ceil, isfinite
 from typing import Any, NoReturn
 
 from psched.base import payload
@@ -47,6 +48,12 @@ MOST_VALUES = 1_000_000
 
 The number is estimated: commas and opening brackets are counted.
 """
+
+When = int | datetime
+"""An instant: Unix seconds, or an aware datetime."""
+
+Until = When | timedelta | str
+"""The end of a pause, see `psched.core.schedule.Schedule.pause`."""
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -105,6 +112,17 @@ def check_number(field: str, value: object, most: int) -> int:
     if not 0 <= value <= most:
         raise InvalidError(field, f"must be from 0 to {most}, not {value}")
     return value
+
+
+def instant(name: str, when: When) -> int:
+    """Convert an instant to Unix seconds, rounded up so that nothing runs early."""
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise InvalidError(
+                name, "is a datetime without a zone; give it one: tzinfo=ZoneInfo('Europe/Paris')"
+            )
+        when = ceil(when.timestamp())
+    return check_number(name, when, LATEST_TIME)
 
 
 def check_seconds(field: str, value: object) -> object:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from psched.base.quantities import Duration
     from psched.core.arguments import AddOptions, Changes, NewSchedule, NewTask, PushOptions
-    from psched.core.declare import When
+    from psched.core.columns import Until, When
     from psched.core.history.answer import Answer
     from psched.core.history.records import AuditRecord
     from psched.core.history.run import Run, TaskEnd
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from psched.core.operations.rescheduled import Rescheduled
     from psched.core.output import Output
     from psched.core.preview import UpcomingTime
-    from psched.core.shorthands import Until
 
 Since = float | str | timedelta | datetime
 """The beginning of a period that ends now, see `Schedules.runs`."""

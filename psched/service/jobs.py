@@ -28,12 +28,10 @@ from psched.client.auditor import this_process
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.urls import file_of
-from psched.core.arguments import refuse_unknown
 from psched.core.columns import NAME_LENGTH, check_name
-from psched.core.declare import KNOWN, describe
+from psched.core.declare import KNOWN, describe, name_main_class, refuse_unknown
 from psched.core.definition import parse_row
 from psched.core.model import ENDED, Row
-from psched.core.shorthands import name_main_class
 from psched.core.store_protocol import Store
 from psched.files.apply import apply_plan, remove
 from psched.files.plan import plan

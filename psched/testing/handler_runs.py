@@ -14,13 +14,11 @@ from psched.application.task import Holder, Task, assignment
 from psched.base.errors import InvalidError, NotSupportedError, described
 from psched.config import from_mapping
 from psched.core.arguments import SharedSettings
-from psched.core.columns import check_number, encode
-from psched.core.declare import When
+from psched.core.columns import When, check_number, encode, instant
 from psched.core.definition import parse_row
 from psched.core.history.records import Outcome
 from psched.core.model import Decision, Finish, Release, Retry, Row
 from psched.core.schedule import Schedules
-from psched.core.shorthands import instant
 
 KEY, TYPE = "test", "test"
 """The key and the type of a task that is run without a store."""

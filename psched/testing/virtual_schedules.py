@@ -24,12 +24,10 @@ from psched.base.errors import InvalidError, LoadError, described
 from psched.client.collection import ScheduleCollection
 from psched.config import Config, from_mapping
 from psched.core.arguments import Settings
-from psched.core.columns import payload_text
-from psched.core.declare import When
+from psched.core.columns import When, instant, payload_text
 from psched.core.definition import parse_row
 from psched.core.model import ENDED, PAUSED, QUARANTINED, Decision, Retry, Row
 from psched.core.schedule import ScheduleMetadata
-from psched.core.shorthands import instant
 from psched.handlers.configured import built_in_handlers
 from psched.service.functions import App
 from psched.stores.sql.store import SqlStore

@@ -8,9 +8,8 @@ import pytest
 
 from psched import config
 from psched.base.errors import InvalidError
-from psched.core.declare import declare, declare_all, redeclare
+from psched.core.declare import declare, declare_all, expand_shorthands, redeclare
 from psched.core.model import Row
-from psched.core.shorthands import expand_shorthands
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 NOON = 1_800_014_400

@@ -17,10 +17,10 @@ from psched.cli.schedules.arguments import warn_of_steps
 from psched.cli.shown import overdue, shown_reason
 from psched.cli.time_format import format_distance, format_time, local_times, parse_time
 from psched.config import Config
+from psched.core.columns import instant
 from psched.core.definition import parse_row
 from psched.core.model import PAUSED, WAITING, Row
 from psched.core.preview import UpcomingTime, upcoming_times
-from psched.core.shorthands import instant
 from psched.reports.redaction import Redaction
 from psched.triggers.zone import find_zone
 

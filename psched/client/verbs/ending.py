@@ -27,8 +27,8 @@ from psched.client.access import (
     was_requeued,
 )
 from psched.client.verbs import Verb, refuse_without_status
-from psched.core.columns import plain_reason
-from psched.core.declare import When, redeclare
+from psched.core.columns import When, plain_reason
+from psched.core.declare import redeclare
 from psched.core.definition import parse_row
 from psched.core.model import (
     AFTER_RUN,

@@ -11,8 +11,7 @@ from psched.base.errors import AlreadyExistsError, NotSupportedError
 from psched.base.retry import read_each
 from psched.client.access import Access, Condition, insert, require
 from psched.client.verbs import Verb
-from psched.core.columns import encode, parse_options
-from psched.core.declare import When
+from psched.core.columns import When, encode, instant, parse_options
 from psched.core.definition import parse_row
 from psched.core.history.protocol import RunSelection
 from psched.core.history.records import Fate, Outcome, RunRecord
@@ -40,7 +39,6 @@ from psched.core.operations.extra_runs import (
     schedule_of,
 )
 from psched.core.selection import STATES, Selection
-from psched.core.shorthands import instant
 
 CAN_HAVE_EXTRA_RUNS = frozenset({WAITING, RUNNING, PAUSED, STOPPING})
 """The states of schedules of which a selection adds extra runs."""

@@ -13,13 +13,12 @@ from psched.client.access import Access, Condition, Recorded, replace, require, 
 from psched.client.verbs import Verb, records_of, refuse_without_status
 from psched.core.asked_time import parse_next
 from psched.core.catchup import iso
-from psched.core.columns import check_name
+from psched.core.columns import Until, check_name
 from psched.core.model import NO_PAUSE, PAUSED, RUNNING, STOPPING, WAITING, Row
 from psched.core.model import Pause as RowPause
 from psched.core.operations import pausing
 from psched.core.operations.pauses import KEPT, LONGEST_NOTE, PauseRule, PausesTypes
 from psched.core.operations.skipping import refuse_ended
-from psched.core.shorthands import Until
 from psched.triggers.zone import find_zone
 
 EVERYTHING = "*"

@@ -9,13 +9,13 @@ from psched.base.retry import Send
 from psched.config import Config
 from psched.core import attempts
 from psched.core.asked_time import Asked, parse_asked
+from psched.core.columns import When
 from psched.core.history.answer import Answer, Code, State
 from psched.core.history.changes import changes_trigger, time_of, who
 from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
 from psched.core.model import PAUSED, RUNS_NO_MORE, Row
 from psched.core.operations.pausing import after_pause, skipped_by_pause
 from psched.core.preview import clock_change_effects
-from psched.core.shorthands import When
 from psched.core.store_protocol import Store
 from psched.reports.why.facts import Case, Facts, fires, last_before, read_facts, shown_time
 from psched.reports.why.pending import (
