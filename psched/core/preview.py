@@ -1,13 +1,9 @@
-"""Preview: the next occurrences of a schedule, and how clock changes affect them.
-
-A clock change affects a cron line (see `triggers.cron`) if the change skips or repeats a time of
-day that the line matches. But a line that runs every hour still does so, and is not affected.
-"""
+"""Preview: the next occurrences of a schedule, and how clock changes affect them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace as changed
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 
 from psched.base.errors import InvalidError
 from psched.core import attempts
@@ -16,9 +12,9 @@ from psched.core.columns import LATEST_TIME, check_number
 from psched.core.definition import Definition
 from psched.core.model import STOPPING, WAITING, Row
 from psched.core.operations import pausing
-from psched.triggers.cron import CORRECTION, Cron
+from psched.triggers.cron import LATE, LOST, TWICE, clock_change_effects, wall_text
 from psched.triggers.trigger import Trigger
-from psched.triggers.zone import LATEST, Change, Zone, find_zone
+from psched.triggers.zone import LATEST, Zone, find_zone
 
 _AROUND = 86_400
 """Clock changes are searched from this many seconds before a preview to this many after it.
@@ -26,24 +22,8 @@ _AROUND = 86_400
 No clock change is larger than this.
 """
 
-# The effects of a clock change on a time that a cron line matches.
-LATE = "runs once, right after the clock change"
-LOST = "skipped"
-ONCE = "runs the first time only"
-TWICE = "runs both times"
-
-
 _MOST = 1000
 """The largest number of occurrences in a preview."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClockChangeEffect:
-    """The effect of a clock change on a cron line: `LATE`, `LOST`, `ONCE` or `TWICE`."""
-
-    change: Change
-    effect: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +41,6 @@ class UpcomingTime:
     run_at: int | None
     local: str
     note: str | None = None
-
-
-def clock_change_effects(
-    trigger: Trigger | None, start: int, end: int
-) -> Iterator[ClockChangeEffect]:
-    """The effects on a trigger of the clock changes after ``start``, up to ``end``."""
-    if not isinstance(trigger, Cron) or (trigger.hourly and not trigger.fixed):
-        return
-    for change in trigger.zone.changes(min(start, LATEST), min(end, LATEST)):
-        wall = trigger.match_after(change.start - 1)
-        if wall >= change.end:
-            continue
-        times = _text(wall)
-        plural = trigger.match_after(wall) < change.end
-        if plural:
-            times += " and more"
-        if trigger.zone.instants(wall):
-            effect = ONCE if trigger.fixed and change.size <= CORRECTION else TWICE
-            what = "come twice" if plural else "comes twice"
-        else:
-            effect = LATE if trigger.fixed and change.size < CORRECTION else LOST
-            what = "do not exist" if plural else "does not exist"
-        yield ClockChangeEffect(change, effect, f"{times} {what} in {trigger.timezone}: {effect}")
 
 
 def upcoming_times(
@@ -167,7 +124,7 @@ def _with_skipped(
             for time in times:
                 if instant - size <= time < instant + size:
                     which = "first" if time < instant else "second"
-                    notes[time] = f"{_text(zone.wall(time))} comes twice: {each.effect}"
+                    notes[time] = f"{wall_text(zone.wall(time))} comes twice: {each.effect}"
                     if each.effect == TWICE:
                         notes[time] += f", this is the {which}"
     found = [UpcomingTime(time, time, local_time(zone, time), notes.get(time)) for time in times]
@@ -175,11 +132,6 @@ def _with_skipped(
         UpcomingTime(time, None, local_time(zone, time), text) for time, text in skipped.items()
     ]
     return sorted(found, key=lambda each: (each.time, each.run_at is not None))
-
-
-def _text(wall: int) -> str:
-    """A wall time as text, without seconds."""
-    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def local_time(zone: Zone, instant: int) -> str:

@@ -29,10 +29,11 @@ import re
 from calendar import monthrange
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from psched.base.errors import InvalidError
 from psched.triggers.wall_times import find_matches
-from psched.triggers.zone import LATEST, Zone, find_zone
+from psched.triggers.zone import LATEST, Change, Zone, find_zone
 
 DST_POLICIES = ("debian", "wallclock")
 ALIASES = {  # the names of crontab(5), without @reboot, which stands for no time
@@ -317,3 +318,51 @@ def _calendar(line: str, *, either: bool) -> Callable[[int], int]:
         return cycles * _GREGORIAN_CYCLE + int(search.get_next(start_time=float(wall)))
 
     return match_after
+
+
+# --- what clock changes do to a line ----------------------------------------------------------
+
+# The effects of a clock change on a time that a cron line matches.
+LATE = "runs once, right after the clock change"
+LOST = "skipped"
+ONCE = "runs the first time only"
+TWICE = "runs both times"
+
+
+@dataclass(frozen=True, slots=True)
+class ClockChangeEffect:
+    """The effect of a clock change on a cron line: `LATE`, `LOST`, `ONCE` or `TWICE`."""
+
+    change: Change
+    effect: str
+    text: str
+
+
+def clock_change_effects(trigger: object, start: int, end: int) -> Iterator[ClockChangeEffect]:
+    """The effects of the clock changes after ``start``, up to ``end``; only cron lines have any.
+
+    A clock change affects a line if it skips or repeats a time of day that the line matches. But a
+    line that runs every hour still does so, and is not affected.
+    """
+    if not isinstance(trigger, Cron) or (trigger.hourly and not trigger.fixed):
+        return
+    for change in trigger.zone.changes(min(start, LATEST), min(end, LATEST)):
+        wall = trigger.match_after(change.start - 1)
+        if wall >= change.end:
+            continue
+        times = wall_text(wall)
+        plural = trigger.match_after(wall) < change.end
+        if plural:
+            times += " and more"
+        if trigger.zone.instants(wall):
+            effect = ONCE if trigger.fixed and change.size <= CORRECTION else TWICE
+            what = "come twice" if plural else "comes twice"
+        else:
+            effect = LATE if trigger.fixed and change.size < CORRECTION else LOST
+            what = "do not exist" if plural else "does not exist"
+        yield ClockChangeEffect(change, effect, f"{times} {what} in {trigger.timezone}: {effect}")
+
+
+def wall_text(wall: int) -> str:
+    """A wall time as text, without seconds."""
+    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%d %H:%M")

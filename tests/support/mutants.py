@@ -42,7 +42,7 @@ DRAWN = {
     "core/attempts.py": "pytest tests/unit/test_attempts.py tests/unit/test_policy.py",
     "core/settling.py": "pytest tests/unit/test_settling.py",
     "core/local_times.py": "pytest tests/unit/test_local_times.py tests/unit/test_renewed_times.py",
-    "triggers/cron.py": _TRIGGERS,
+    "triggers/cron.py": f"{_TRIGGERS} tests/unit/test_preview.py",
     "triggers/trigger.py": "pytest tests/unit/test_custom_trigger.py tests/unit/test_foreign.py"
     " tests/unit/test_trigger.py",
     "triggers/wall_times.py": _TRIGGERS,

@@ -14,16 +14,9 @@ from psched.cli.time_format import format_distance
 from psched.core.columns import LATEST_TIME
 from psched.core.definition import parse_row
 from psched.core.model import FINISHED, QUARANTINED, Row
-from psched.core.preview import (
-    LATE,
-    LOST,
-    ONCE,
-    TWICE,
-    clock_change_effects,
-    upcoming_occurrences,
-    upcoming_times,
-)
+from psched.core.preview import upcoming_occurrences, upcoming_times
 from psched.triggers import trigger
+from psched.triggers.cron import LATE, LOST, ONCE, TWICE, clock_change_effects
 from psched.triggers.zone import find_zone
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})

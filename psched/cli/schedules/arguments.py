@@ -20,8 +20,7 @@ from psched.cli.time_format import parse_time
 from psched.config import Config
 from psched.core.definition import parse_row
 from psched.core.model import Row
-from psched.core.preview import clock_change_effects
-from psched.triggers.cron import excessive_steps
+from psched.triggers.cron import clock_change_effects, excessive_steps
 from psched.triggers.zone import Zone
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -15,7 +15,6 @@ from psched.core.history.changes import changes_trigger, time_of, who
 from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
 from psched.core.model import PAUSED, RUNS_NO_MORE, Row
 from psched.core.operations.pausing import after_pause, skipped_by_pause
-from psched.core.preview import clock_change_effects
 from psched.core.store_protocol import Store
 from psched.reports.why.facts import Case, Facts, fires, last_before, read_facts, shown_time
 from psched.reports.why.pending import (
@@ -34,7 +33,7 @@ from psched.reports.why.recorded import (
     ending,
     pause_clause,
 )
-from psched.triggers.cron import Cron
+from psched.triggers.cron import Cron, clock_change_effects
 from psched.triggers.zone import Zone
 
 _READS = 3
