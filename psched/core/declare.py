@@ -32,7 +32,6 @@ from psched.base.quantities import DURATIONS, as_seconds
 from psched.base.stable_hash import stable_hash
 from psched.config import OVERRIDES, Config
 from psched.config.monitoring import ON_SETTINGS, Expectations
-from psched.core import local_times
 from psched.core.catchup import iso
 from psched.core.columns import (
     LATEST_TIME,
@@ -160,7 +159,7 @@ def _started(
         row,
         next_time=next_time,
         next_run_time=run_at,
-        local_time=local_times.local_time(definition, next_time),
+        local_time=definition.local_time(next_time),
     )
 
 
@@ -327,7 +326,7 @@ def redeclare(
         attempt=attempt,
         decided_until=None,
         moved_at=moved_at,
-        local_time=local_times.local_time(definition, next_time),
+        local_time=definition.local_time(next_time),
         status=WAITING,
         reason=None,
         reason_code=None,

@@ -25,8 +25,10 @@ from psched.core.columns import (
 )
 from psched.core.model import Occurrence, Row
 from psched.triggers import trigger as triggers
+from psched.triggers import zone as zones
+from psched.triggers.cron import Cron
 from psched.triggers.trigger import Trigger
-from psched.triggers.zone import find_zone
+from psched.triggers.zone import LATEST, find_zone
 
 LONGEST_KEY = 1000
 """The largest number of characters in a key that was inserted by plain SQL.
@@ -36,6 +38,9 @@ psched checks this limit, because not every database limits the length of the co
 
 LONGEST_DELAY = 366 * 86_400
 """The longest ``delay`` in seconds."""
+
+_WITHOUT_CHANGES = frozenset({"UTC", "Etc/UTC"})
+"""Zones whose local times no new zone data change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,21 @@ class Definition:
         if self.trigger is None or not jitter:
             return earliest
         return earliest + stable_hash(str(Occurrence(self.key, scheduled_time)), jitter + 1)
+
+    @property
+    def local_cron(self) -> Cron | None:
+        """The trigger if it names local times, see `psched.core.local_times`."""
+        trigger = self.trigger
+        if isinstance(trigger, Cron) and trigger.timezone not in _WITHOUT_CHANGES:
+            return trigger
+        return None
+
+    def local_time(self, instant: int | None) -> str | None:
+        """What the column ``local_time`` contains; None if the schedule has no local times."""
+        cron = self.local_cron
+        if cron is None or instant is None or instant >= LATEST:
+            return None
+        return f"{cron.zone.at(instant).isoformat()} {zones.VERSION}"
 
 
 def parse_row(row: Row, settings: Config) -> Definition:

@@ -21,23 +21,11 @@ from psched.core.catchup import iso
 from psched.core.definition import Definition, parse_row
 from psched.core.model import PAUSED, WAITING, ReasonCode, Row
 from psched.triggers import zone as zones
-from psched.triggers.cron import Cron
-from psched.triggers.zone import LATEST
-
-_FIXED = frozenset({"UTC", "Etc/UTC"})
 
 
 class _Told(NamedTuple):
     wall: int
     release: str
-
-
-def local_time(definition: Definition, instant: int | None) -> str | None:
-    """What the column ``local_time`` contains; None if the schedule has no local times."""
-    cron = _cron(definition)
-    if cron is None or instant is None or instant >= LATEST:
-        return None
-    return f"{cron.zone.at(instant).isoformat()} {zones.VERSION}"
 
 
 def renewed(row: Row, definition: Definition) -> int | None:
@@ -46,7 +34,7 @@ def renewed(row: Row, definition: Definition) -> int | None:
     A time at which the trigger has an occurrence with the newer data, too, stays: so a schedule
     that runs each minute neither rests nor repeats an hour.
     """
-    cron, told = _cron(definition), _told(row)
+    cron, told = definition.local_cron, _told(row)
     if cron is None or told is None or row.next_time is None:
         return None
     if told.release >= zones.VERSION or cron.zone.wall(row.next_time) == told.wall:
@@ -72,7 +60,7 @@ def renewed_row(row: Row, settings: Config) -> Row | None:
     instant = renewed(row, definition)
     if instant is None or row.next_time is None:
         return None
-    new = changed(row, next_time=instant, local_time=local_time(definition, instant))
+    new = changed(row, next_time=instant, local_time=definition.local_time(instant))
     if row.status == PAUSED:
         return new
     return changed(
@@ -93,7 +81,7 @@ def continued_from(row: Row, definition: Definition) -> int:
 
     If other zone data have computed ``next_time``, its local time can come again.
     """
-    scheduled_time, cron, told = row.next_time or 0, _cron(definition), _told(row)
+    scheduled_time, cron, told = row.next_time or 0, definition.local_cron, _told(row)
     if cron is None or told is None:
         return scheduled_time
     # If the data are the same, the row's zone has been changed.
@@ -102,12 +90,6 @@ def continued_from(row: Row, definition: Definition) -> int:
     if cron.next_after(scheduled_time - 1) == scheduled_time:
         return scheduled_time
     return max(scheduled_time, *cron.zone.readings(told.wall))
-
-
-def _cron(definition: Definition) -> Cron | None:
-    """The trigger if it names local times."""
-    trigger = definition.trigger
-    return trigger if isinstance(trigger, Cron) and trigger.timezone not in _FIXED else None
 
 
 def _told(row: Row) -> _Told | None:

@@ -486,7 +486,7 @@ def _at(
     return Settlement.of(
         row,
         next_time=next_time,
-        local_time=local_times.local_time(definition, next_time),
+        local_time=definition.local_time(next_time),
         not_before=definition.first_run(next_time),
         reason=reason,
         reason_code=code,

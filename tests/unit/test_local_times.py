@@ -8,7 +8,7 @@ import pytest
 from psched import config
 from psched.core.declare import declare, redeclare
 from psched.core.definition import parse_row
-from psched.core.local_times import continued_from, local_time, renewed
+from psched.core.local_times import continued_from, renewed
 from psched.core.model import Finish, ReasonCode, Retry, Row
 from psched.core.policy import Run, after_claim, after_run
 from support.zone_data import NAME, zone_data
@@ -165,5 +165,5 @@ def test_an_occurrence_that_was_tried_runs_again_where_it_is(host):
 
 def test_times_after_all_dates_have_no_local_time(host):
     host(0, "2026a")
-    assert local_time(parse_row(daily(), SETTINGS), 253_402_214_400) is None
-    assert local_time(parse_row(Row(key="k"), SETTINGS), None) is None
+    assert parse_row(daily(), SETTINGS).local_time(253_402_214_400) is None
+    assert parse_row(Row(key="k"), SETTINGS).local_time(None) is None

@@ -35,7 +35,6 @@ from psched.core.catchup import describe_dropped, last_occurrence, oldest_kept
 from psched.core.columns import plain_reason
 from psched.core.definition import Definition, parse_row
 from psched.core.history.records import MOST_COUNTED, Fate, Outcome, RunRecord, Skipped
-from psched.core.local_times import local_time
 from psched.core.model import (
     FINISHED,
     NO_PAUSE,
@@ -129,7 +128,7 @@ def _going_on(back: Row, row: Row, definition: Definition, next_time: int) -> Ro
         attempt=_attempt_of(row, next_time),
         decided_until=None,
         moved_at=None,
-        local_time=local_time(definition, next_time),
+        local_time=definition.local_time(next_time),
     )
 
 
@@ -202,7 +201,7 @@ def after_claim(row: Row, settings: Config, now: float) -> Settlement | None:
     return Settlement.of(
         row,
         next_time=next_time,
-        local_time=local_time(definition, next_time),
+        local_time=definition.local_time(next_time),
         not_before=definition.first_run(next_time),
         attempt=attempt,
         reason=reason,

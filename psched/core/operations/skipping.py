@@ -19,7 +19,6 @@ from psched.core.catchup import describe_dropped, iso, oldest_kept
 from psched.core.columns import plain_reason
 from psched.core.definition import Definition, parse_row
 from psched.core.history.records import Fate, Skipped
-from psched.core.local_times import local_time
 from psched.core.model import BEING_DELETED, ENDED, ENDING, PAUSED, STOPPING, WAITING, Row
 from psched.core.operations.pausing import missed_spans
 from psched.triggers.trigger import Trigger
@@ -116,7 +115,7 @@ def _moved(row: Row, definition: Definition, following: int) -> Row:
         attempt=0,
         decided_until=None,
         moved_at=None,
-        local_time=local_time(definition, following),
+        local_time=definition.local_time(following),
     )
     if row.status == PAUSED:
         return moved  # its next_run_time is the end of its pause, and its reason says why
