@@ -17,7 +17,6 @@ from psched.base.errors import (
 )
 from psched.base.quantities import RATES, as_rate
 from psched.client.access import Access, ChangedMeanwhileError, stored_key
-from psched.client.finding import find, is_pattern, matches
 from psched.client.verbs import Verb
 from psched.client.verbs.editing import Decide, Edit
 from psched.client.verbs.ending import Cancel, ForceFinish, Requeue, Stop
@@ -31,7 +30,7 @@ from psched.core.operations.backfills import Backfill, Stagger
 from psched.core.operations.extra_runs import QUEUE, schedule_of
 from psched.core.operations.rescheduled import Rescheduled
 from psched.core.schedule import ScheduleMetadata, Schedules
-from psched.core.selection import chosen_texts, selection_of
+from psched.core.selection import chosen_texts, find, is_pattern, matches, selection_of
 
 _CHANGED_MEANWHILE = (
     AlreadyExistsError,

@@ -1,14 +1,17 @@
 """Which rows a listing returns, and in which order."""
 
-from collections.abc import Iterable, Iterator
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from fnmatch import fnmatchcase
+from typing import Any, Self
 
 from typing_extensions import override
 
 from psched.base.errors import InvalidError
 from psched.core.columns import check_number
 from psched.core.model import RUNNING, STATUSES, WAITING, Row
+from psched.core.schedule import ListOrder, ScheduleMetadata, Schedules
 
 STATES = STATUSES | {RUNNING}
 """Every value of `psched.core.model.Row.state` of a valid row."""
@@ -169,3 +172,57 @@ def _is_due(row: Row, now: float | None) -> bool:
     if row.status != WAITING or row.next_run_time is None:
         return False
     return now is None or row.next_run_time <= now
+
+
+# --- keys, and patterns of keys ------------------------------------------------------------
+
+_WILDCARDS = "*?"
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text contains a wildcard: ``*`` for any characters, or ``?`` for one."""
+    return any(wildcard in text for wildcard in _WILDCARDS)
+
+
+def matches(text: str, pattern: str) -> bool:
+    """Whether a text matches a pattern as a whole."""
+    if len(pattern) - pattern.count("*") > len(text):
+        return False  # and a long pattern, which may come from a request, is not even compiled
+    return fnmatchcase(text, pattern.replace("[", "[[]"))  # a bracket is no wildcard
+
+
+def find(
+    schedules: Schedules,
+    patterns: Sequence[str],
+    conditions: Mapping[str, Any],
+    order: ListOrder = "next",
+    watch: Callable[[Iterator[Row]], Iterator[Row]] = iter,
+) -> Iterator[Row]:
+    """Read the rows that fulfil the conditions, and whose keys match one of the patterns, if any.
+
+    Rows are read by the beginnings of the patterns, which the database finds through an index.
+    """
+    beginnings = {_before_wildcard(pattern) for pattern in patterns or ("",)}
+    # A beginning is dropped if it is longer than another one that its keys have as well.
+    prefixes = [p for p in beginnings if not any(p != q and p.startswith(q) for q in beginnings)]
+    found = [schedules.list(**conditions, prefix=prefix, order=order) for prefix in prefixes]
+    if selection_of(status=conditions["status"], order=order).sorted_by_key:
+        merged = heapq.merge(*found, key=_key_of)
+    else:
+        merged = heapq.merge(*found, key=_time_of)
+    rows = watch(metadata.row for metadata in merged)
+    return (row for row in rows if not patterns or any(matches(row.key, each) for each in patterns))
+
+
+def _before_wildcard(pattern: str) -> str:
+    ends = (pattern.find(wildcard) for wildcard in _WILDCARDS if wildcard in pattern)
+    return pattern[: min(ends, default=len(pattern))]
+
+
+def _key_of(metadata: ScheduleMetadata) -> str:
+    return metadata.key
+
+
+def _time_of(metadata: ScheduleMetadata) -> tuple[bool, int, str]:
+    time = metadata.next_run_time
+    return time is None, time or 0, metadata.key

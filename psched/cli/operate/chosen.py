@@ -23,14 +23,13 @@ from psched.cli.progress import Footer
 from psched.cli.time_format import format_span, format_time, local_times
 from psched.client.access import stored_key
 from psched.client.collection import ScheduleCollection
-from psched.client.finding import is_pattern
 from psched.client.selected import ManyChanged, Outcome, Pace, SelectedSchedules
 from psched.client.verbs import Verb
 from psched.config import Config
 from psched.core.model import PAUSED, RUNS_NO_MORE
 from psched.core.operations.rescheduled import Rescheduled
 from psched.core.preview import UpcomingTime
-from psched.core.selection import STATES
+from psched.core.selection import STATES, is_pattern
 from psched.reports.redaction import Redaction
 
 AddsOption = Callable[[Callable[..., None]], Callable[..., None]]

@@ -32,7 +32,6 @@ from psched.cli.shown import (
 from psched.cli.text_table import Column, View, print_table
 from psched.cli.time_format import format_time
 from psched.client.collection import ScheduleCollection
-from psched.client.finding import find, is_pattern
 from psched.core.history.run import Run
 from psched.core.model import (
     CANCELLED,
@@ -50,6 +49,7 @@ from psched.core.model import (
 from psched.core.operations.extra_runs import ID_LENGTH, prefix_of_extra_runs
 from psched.core.operations.pauses import UTC
 from psched.core.schedule import ListOrder
+from psched.core.selection import find, is_pattern
 from psched.reports.redaction import Redaction
 
 _HEADINGS = (

@@ -27,13 +27,13 @@ from psched.cli.time_format import format_time, local_times, parse_since, reader
 from psched.cli.top.rendering import about_master, sections_of, summary
 from psched.cli.top.snapshot import Reader
 from psched.client.collection import ScheduleCollection
-from psched.client.finding import is_pattern
 from psched.config import Config
 from psched.core.alerts.alert import Alert
 from psched.core.columns import LATEST_TIME
 from psched.core.history.run import Run
 from psched.core.model import Row
 from psched.core.operations.extra_runs import schedule_key
+from psched.core.selection import is_pattern
 from psched.reports.redaction import Redaction
 
 _REFRESH = 5  # seconds after which a browser reads a page of what happens now again
