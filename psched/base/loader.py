@@ -5,7 +5,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -18,6 +18,25 @@ from psched.base.file_rights import refusal, refusal_of_file
 _accepted: dict[str, ModuleType] = {}
 """The modules that were loaded without an `objection`. Runners inherit it from their worker: each
 task whose route is a text asks for its module."""
+
+
+load_trigger: Callable[[Any], Any] | None = None
+"""How this process finds users' triggers; None if it loads them itself. See `loading_by`."""
+
+
+@contextmanager
+def loading_by(load: Callable[[Any], Any]) -> Iterator[None]:
+    """Choose how this process finds users' triggers, within a with statement.
+
+    ``load`` does what `psched.triggers.custom.load_here` does. That module need not be imported
+    before a trigger is found.
+    """
+    global load_trigger  # noqa: PLW0603  # each process has one way
+    before, load_trigger = load_trigger, load
+    try:
+        yield
+    finally:
+        load_trigger = before
 
 
 @contextmanager

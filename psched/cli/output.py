@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn, ParamSpec, TextIO, TypeVar
 import click
 
 from psched.base.errors import ConfigError, PschedError
+from psched.base.loader import loading_by
 from psched.base.texts import brief, visible
 from psched.config.references import current_folder
 
@@ -130,9 +131,6 @@ def report_errors(command: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(command)
     def reporting(*args: P.args, **kwargs: P.kwargs) -> R:
-        # Imported here, because --help runs no command.
-        from psched.triggers.custom import loading_by  # noqa: PLC0415
-
         try:
             with loading_by(_find_by_helper):
                 return command(*args, **kwargs)

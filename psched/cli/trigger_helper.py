@@ -85,7 +85,7 @@ class _Helper:
 
 
 def find(call: Call) -> NextAfter:
-    """Find a trigger class in a child of this process; see `psched.triggers.custom.loading_by`."""
+    """Find a trigger class in a child of this process; see `psched.base.loader.loading_by`."""
     return _helper().find(call)
 
 

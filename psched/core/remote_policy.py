@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from psched.base.loader import loading_by
 from psched.base.texts import LONGEST, cut, visible
 from psched.config import Config
 from psched.core.columns import LATEST_TIME, decode, encode
@@ -35,7 +36,7 @@ from psched.core.model import (
 )
 from psched.core.operations.pauses import PastPause
 from psched.core.policy import Run, after_claim, after_run, quarantine
-from psched.triggers.custom import load_here, loading_by
+from psched.triggers.custom import load_here
 
 _MEMORY = 2**30
 """The most bytes of memory that a process with users' triggers can add to its initial memory."""

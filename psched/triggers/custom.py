@@ -15,17 +15,16 @@ is imported only if the operator allows it. The setting ``triggers`` lists the a
 it is not set, the modules in the folders of ``load_path`` are allowed. ``__main__`` is always
 allowed, because it is the running program and needs no import.
 
-`loading_by` chooses which process loads the class. A user's program loads the class itself
-(`load_here`). A worker does not load the class (`refuse_to_ask`): a separate process loads the
-class and computes the times for the worker, see `worker.trigger_helpers`. The command line starts a
-child process that loads the class, see `psched.cli.trigger_helper`.
+`psched.base.loader.loading_by` chooses which process loads the class. A user's program loads it
+itself (`load_here`). A worker does not load the class (`refuse_to_ask`): a separate process loads
+the class and computes the times for the worker, see `worker.trigger_helpers`. The command line
+starts a child process that loads the class, see `psched.cli.trigger_helper`.
 """
 
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -109,7 +108,9 @@ def parse_call(
         )
     _arguments(text)
     allowed = None if triggers is None else tuple(triggers)
-    return _loaded(_load, Call(text, match["name"], tuple(load_path), allowed))
+    return _loaded(
+        loader.load_trigger or load_here, Call(text, match["name"], tuple(load_path), allowed)
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -169,20 +170,6 @@ def refuse_to_ask(call: Call) -> NextAfter:
         raise AskElsewhereError(call.name)
 
     return next_after
-
-
-_load: Callable[[Call], NextAfter] = load_here
-
-
-@contextmanager
-def loading_by(load: Callable[[Call], NextAfter]) -> Iterator[None]:
-    """Choose how this process loads users' triggers, within a with statement."""
-    global _load  # noqa: PLW0603  # each process has one way to load classes
-    before, _load = _load, load
-    try:
-        yield
-    finally:
-        _load = before
 
 
 def _refuse_unlisted(call: Call) -> None:

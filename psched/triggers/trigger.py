@@ -78,7 +78,7 @@ def parse(
     if reading == "crontab" and is_custom(text):
         find_zone(timezone)
         # `_parse` is not used here, because its cache must not hold users' classes: the function
-        # that loads them can be changed with `triggers.custom.loading_by`.
+        # that loads them can be changed with `base.loader.loading_by`.
         return parse_call(text.strip(" \t"), load_path, allowed)
     try:
         return _parse(text, timezone, dst_policy, reading)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import Any
 
+from psched.base.loader import loading_by
 from psched.config import Config
 from psched.core.definition import parse_row
 from psched.core.model import QUARANTINED, WAITING, Decision, Row, Settlement, Token
@@ -30,13 +31,7 @@ from psched.core.policy import Run, after_claim, after_run, postpone
 from psched.core.remote_policy import PolicyRequest, parse_answer
 from psched.runner.messages import FROM_TRIGGER_HELPER
 from psched.runner.runner_pool import RunnerChild
-from psched.triggers.custom import (
-    DEADLINE,
-    AskElsewhereError,
-    class_name,
-    loading_by,
-    refuse_to_ask,
-)
+from psched.triggers.custom import DEADLINE, AskElsewhereError, class_name, refuse_to_ask
 from psched.worker.context import Context
 from psched.worker.task_table import TaskTable
 

@@ -6,6 +6,7 @@ from dataclasses import replace as changed
 from functools import partial
 from typing import TYPE_CHECKING
 
+from psched.base.loader import loading_by
 from psched.core import attempts
 from psched.core.definition import history_setting, parse_row
 from psched.core.history.records import Fate
@@ -13,7 +14,7 @@ from psched.core.model import QUARANTINED, WAITING, Retry, Row, Settlement
 from psched.core.operations import pausing
 from psched.core.policy import Run, postpone
 from psched.core.store_protocol import Settled
-from psched.triggers.custom import loading_by, refuse_to_ask
+from psched.triggers.custom import refuse_to_ask
 from psched.worker.context import Context
 from psched.worker.running_task import Hold, Lease
 from psched.worker.task_table import FORK_PAUSE

@@ -7,8 +7,9 @@ from itertools import islice
 import pytest
 
 from psched.base.errors import InvalidError, NotLoadedError
+from psched.base.loader import loading_by
 from psched.triggers import trigger
-from psched.triggers.custom import AskElsewhereError, loading_by, refuse_to_ask
+from psched.triggers.custom import AskElsewhereError, refuse_to_ask
 from psched.triggers.zone import LATEST
 
 NOON = 1_800_014_400

@@ -6,6 +6,7 @@ from dataclasses import replace as changed
 import pytest
 
 from psched import config
+from psched.base.loader import loading_by
 from psched.core.history.recording import Recorder, StoreClock
 from psched.core.history.records import FOREVER, MOST_COUNTED, Attempt, Fate, Outcome, Skipped
 from psched.core.model import (
@@ -30,7 +31,7 @@ from psched.core.model import (
 )
 from psched.core.policy import after_claim, after_run
 from psched.testing import ManualClock
-from psched.triggers.custom import load_here, loading_by
+from psched.triggers.custom import load_here
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 NOON = 1_800_014_400

@@ -7,7 +7,8 @@ import pytest
 
 from psched.base import loader
 from psched.base.errors import LoadError, NotLoadedError
-from psched.triggers.custom import load_here, loading_by, parse_call
+from psched.base.loader import loading_by
+from psched.triggers.custom import load_here, parse_call
 
 
 @pytest.fixture

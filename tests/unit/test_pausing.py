@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psched import config
+from psched.base.loader import loading_by
 from psched.core.declare import redeclare
 from psched.core.definition import parse_row
 from psched.core.history.records import MOST_COUNTED, Fate, RunRecord, Skipped
@@ -29,7 +30,7 @@ from psched.core.operations import pausing
 from psched.core.operations.pausing import describe, earlier_failures, note_of, resumed
 from psched.core.policy import Run, after_claim, after_run, postpone
 from psched.core.preview import upcoming_occurrences
-from psched.triggers.custom import load_here, loading_by
+from psched.triggers.custom import load_here
 from psched.triggers.zone import find_zone
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db", "retry_wait": 300})
