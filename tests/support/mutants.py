@@ -33,8 +33,6 @@ SURVIVORS = ROOT / "tests/mutants/survivors.txt"
 _LOCAL = "not mariadb and not postgresql and not redis"
 """The marks of tests that start no server."""
 
-_TRIGGERS = "pytest tests/unit/test_trigger.py tests/unit/test_wall_times.py"
-
 DRAWN = {
     "base/lease_times.py": "pytest tests/unit/test_lease_times.py",
     "core/policy.py": "pytest tests/unit/test_policy.py tests/unit/test_fates.py",
@@ -42,10 +40,10 @@ DRAWN = {
     "core/attempts.py": "pytest tests/unit/test_attempts.py tests/unit/test_policy.py",
     "core/settling.py": "pytest tests/unit/test_settling.py",
     "core/local_times.py": "pytest tests/unit/test_local_times.py tests/unit/test_renewed_times.py",
-    "triggers/cron.py": f"{_TRIGGERS} tests/unit/test_preview.py",
+    "triggers/cron.py": "pytest tests/unit/test_trigger.py tests/unit/test_wall_times.py"
+    " tests/unit/test_preview.py",
     "triggers/trigger.py": "pytest tests/unit/test_custom_trigger.py tests/unit/test_foreign.py"
     " tests/unit/test_trigger.py",
-    "triggers/wall_times.py": _TRIGGERS,
     "triggers/zone.py": "pytest tests/unit/test_zone.py",
     "triggers/custom.py": "pytest tests/unit/test_custom_trigger.py",
 }

@@ -7,7 +7,7 @@ from croniter import croniter
 
 from psched.base.errors import InvalidError
 from psched.triggers import cron
-from psched.triggers.wall_times import find_matches
+from psched.triggers.cron import find_matches
 
 RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 
