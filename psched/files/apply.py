@@ -152,7 +152,8 @@ def _remaining_changes(item: Item, made: Plan, settings: Config, seen: Row) -> d
         raise AlreadyExistsError(f"{item.key} {why}")
     if item.wanted is None:
         return {}
-    return {change.field: change.new for change in differences(seen, item.wanted, settings)}
+    found = differences(seen, item.wanted, settings)
+    return {name: change.new for name, change in found.items()}
 
 
 def remove(

@@ -1,16 +1,30 @@
-"""Compares declared schedules with existing ones, field by field, without a store or a clock."""
+"""Compares declared schedules with existing ones, field by field, without a store or a clock.
+
+Also computes the next runs before and after a plan.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.core.declare import FIELDS, TIMES, describe
-from psched.core.model import BEING_DELETED, DEFAULT_TYPE, MIGRATING, Row
+from psched.core.declare import TIMES, TRIGGER_FIELDS, describe
+from psched.core.definition import parse_row
+from psched.core.model import (
+    BEING_DELETED,
+    DEFAULT_TYPE,
+    MIGRATING,
+    QUARANTINED,
+    STOPPING,
+    WAITING,
+    Row,
+)
 from psched.core.operations.extra_runs import schedule_of
-from psched.core.operations.rescheduled import fields_of, is_same
+from psched.core.operations.rescheduled import SHOWN, Changed, changes_of, fields_of, is_same
+from psched.triggers import trigger as triggers
 
 _REPEATING = frozenset({"cron", "every", "trigger"})
 """The fields that make a schedule repeat; one of them is enough."""
@@ -19,13 +33,8 @@ _DEFAULTS: Mapping[str, Any] = {"type": DEFAULT_TYPE, "data": {}, "delay": 0}
 """The defaults of fields; the time zone's default is the setting ``timezone``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """The change of one field of a schedule. None means the default, or no value."""
-
-    field: str  # one of `FIELDS`; or ``next_time``, if the schedule runs once
-    old: Any
-    new: Any
+_RESTARTING = TRIGGER_FIELDS | {"next_time"}
+"""Changing one of these fields recomputes the next run; see `psched.core.declare.redeclare`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +44,7 @@ class Item:
     key: str
     wanted: Row | None = None  # as declared; None if it is declared no longer
     found: Row | None = None  # in the store; None if it is to be added
-    changes: tuple[Change, ...] = ()
+    changes: Mapping[str, Changed] = field(default_factory=dict)  # by the names of the fields
     # What was declared, and the label.
     fields: Mapping[str, Any] = field(default_factory=dict)
 
@@ -123,18 +132,12 @@ def conflict(row: Row, label: str | None, *, adopt: bool) -> str | None:
     return f"belongs to {_named(owner)}, and is declared for {_named(label)}; {fix}"
 
 
-def differences(found: Row, wanted: Row, settings: Config) -> tuple[Change, ...]:
+def differences(found: Row, wanted: Row, settings: Config) -> Mapping[str, Changed]:
     """The changes that make the row ``found`` equal to the row ``wanted``; empty if they agree."""
-    old, new = fields_of(found, settings), fields_of(wanted, settings)
-    names = FIELDS
-    if wanted.cron is None and wanted.next_time:
-        # Compare next_time only for a schedule that runs once, because every run of a repeating
-        # schedule changes next_time.
-        old["next_time"], new["next_time"] = found.next_time, wanted.next_time
-        names += ("next_time",)
-    return tuple(
-        Change(name, old[name], new[name]) for name in names if not is_same(old[name], new[name])
-    )
+    changes = changes_of(found, wanted, settings)
+    if not wanted.next_time:
+        changes.pop("next_time", None)  # the declaration names no time
+    return changes
 
 
 def non_defaults(row: Row, settings: Config) -> dict[str, Any]:
@@ -162,7 +165,7 @@ def _item(
         raise InvalidError(f"{key}.label", f"is not {_named(label)}")
     wanted = row_of(key, fields)
     found = rows.get(key)
-    changes = differences(found, wanted, settings) if found is not None else ()
+    changes = differences(found, wanted, settings) if found is not None else {}
     return Item(key, wanted, found, changes, fields)
 
 
@@ -180,3 +183,59 @@ def _describe(
 
 def _named(label: str | None) -> str:
     return "nobody (it has no label)" if label is None else f"the label {label!r}"
+
+
+# --- the next runs that are shown with a plan ------------------------------------------------
+
+
+class NextRuns(NamedTuple):
+    """The next runs of a schedule in Unix seconds, or why there are none."""
+
+    instants: Sequence[int]
+    problem: str = ""
+
+
+def next_before(item: Item, settings: Config) -> NextRuns | None:
+    """The next runs of an existing schedule; None if the schedule does not exist yet."""
+    row = item.found
+    if row is None:
+        return None
+    if row.status not in {WAITING, STOPPING} or row.next_time is None:
+        return NextRuns([], "none: it is " + row.state)
+    return _next_runs(row, row.next_time, settings)
+
+
+def next_after(item: Item, settings: Config, now: float) -> NextRuns | None:
+    """The next runs after a plan has been applied; None if the schedule is no longer declared."""
+    wanted, found = item.wanted, item.found
+    if wanted is None:
+        return None
+    restarts = not _RESTARTING.isdisjoint(item.changes)
+    if found is not None and not restarts:
+        if found.status == QUARANTINED and item.changes and found.next_time is not None:
+            # Show runs from the stored time on, because the change ends the quarantine.
+            return _next_runs(wanted, found.next_time, settings)
+        return next_before(item, settings)
+    start = item.fields.get("next_time", ceil(now)) if found is None else ceil(now)
+    if wanted.cron is None and wanted.next_time is not None:
+        start = wanted.next_time
+    if not isinstance(start, int):
+        start = ceil(start.timestamp())
+    return _next_runs(wanted, start, settings)
+
+
+def _next_runs(row: Row, start: int, settings: Config) -> NextRuns:
+    """The next runs at or after ``start``, in Unix seconds; at most `SHOWN` runs."""
+    try:
+        definition = parse_row(row, settings)
+    except InvalidError as error:
+        return NextRuns([], f"unknown: {error}")
+    trigger = definition.trigger
+    if trigger is None:
+        return NextRuns([start])
+    instants = list[int]()
+    instant = triggers.first(trigger, start)
+    while instant is not None and len(instants) < SHOWN:
+        instants.append(instant)
+        instant = trigger.next_after(instant)
+    return NextRuns(instants, "none")

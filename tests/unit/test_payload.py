@@ -99,4 +99,4 @@ def test_files_keep_how_the_payload_is_carried():
     other = plan(
         [{"key": "k", **fields, "payload": None}], [row], None, settings=SETTINGS, now=lambda: 0
     )
-    assert [change.field for item in other.changed for change in item.changes] == ["payload"]
+    assert [name for item in other.changed for name in item.changes] == ["payload"]

@@ -202,7 +202,7 @@ def _apply(
 ) -> Rescheduled:
     """Change the schedule as the text says."""
     wanted = _parse(draft, seen.key, settings)
-    changes = {each.field: each.new for each in differences(seen, wanted, settings)}
+    changes = {name: each.new for name, each in differences(seen, wanted, settings).items()}
 
     def decide(row: Row) -> Mapping[str, Any]:
         if row.version != seen.version or changes_of(seen, row, settings):

@@ -22,10 +22,9 @@ from psched.cli.time_format import format_time
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.core.model import ENDED, WAITING
-from psched.files import preview
 from psched.files.apply import apply_plan, make_plan
 from psched.files.document import Document, Reader, Track, untracked
-from psched.files.plan import Item, Plan, non_defaults
+from psched.files.plan import Item, NextRuns, Plan, next_after, next_before, non_defaults
 from psched.reports.redaction import Redaction
 
 PENDING = 3
@@ -204,9 +203,9 @@ class _Shown:
                 yield from self._next(item)
         for item in made.changed:
             yield f"~ {item.key}"
-            for change in item.changes:
+            for name, change in item.changes.items():
                 old, new = _value(self._redact(change.old)), _value(self._redact(change.new))
-                yield f"    {change.field}: {old} -> {new}"
+                yield f"    {name}: {old} -> {new}"
             # That a schedule runs again which somebody has ended is always shown.
             if self._verbose or (item.found is not None and item.found.status in ENDED):
                 yield from self._next(item)
@@ -227,15 +226,15 @@ class _Shown:
         return f"{self._redact(when)} {zone}, {row.type}{_payload(data)}"
 
     def _next(self, item: Item) -> Iterator[str]:
-        was = preview.before(item, self._settings)
-        will = preview.after(item, self._settings, self._now)
+        was = next_before(item, self._settings)
+        will = next_after(item, self._settings, self._now)
         if was is not None and was != will:
             yield f"    next was: {_runs(was)}"
         if will is not None:
             yield f"    next: {_runs(will)}"
 
 
-def _runs(runs: preview.NextRuns) -> str:
+def _runs(runs: NextRuns) -> str:
     return ", ".join(map(format_time, runs.instants)) or runs.problem
 
 
@@ -269,8 +268,11 @@ def _object(made: Plan, settings: Config, now: float, *, prune: bool) -> dict[st
     redact = Redaction.of_changes(settings.redact).value
 
     def shown(item: Item) -> dict[str, Any]:
-        was, will = preview.before(item, settings), preview.after(item, settings, now)
-        changes = {c.field: {"old": redact(c.old), "new": redact(c.new)} for c in item.changes}
+        was, will = next_before(item, settings), next_after(item, settings, now)
+        changes = {
+            name: {"old": redact(change.old), "new": redact(change.new)}
+            for name, change in item.changes.items()
+        }
         return {
             "key": item.key,
             **({"changes": changes} if changes else {}),
