@@ -4,6 +4,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -11,6 +12,7 @@ import click
 
 from psched.base.loader import gc_paused
 from psched.cli import options
+from psched.cli.output import report_errors
 from psched.config.urls import without_secrets
 
 _SUBCOMMANDS = {
@@ -90,6 +92,9 @@ _SUBCOMMANDS = {
 """For the name of each subcommand: its import path, and the first sentence of its help."""
 
 
+_REPORTING = frozenset({"run"})
+"""Commands that report their errors themselves; the masters' processes load users' triggers."""
+
 _CHANGE = "psched edit KEY changes a schedule"
 _AFTER = "stands after the command, as in psched run"
 _CONFIG = "psched run has it; other commands read -c"
@@ -149,15 +154,18 @@ class _Subcommands(click.Group):
         return name, None if found is None else load(found.name or ""), rest
 
 
+@cache
 def load(name: str) -> click.Command:
-    """Import a subcommand, and add the options that all subcommands have in common."""
+    """Import a subcommand, and add what all subcommands have in common: options, and its errors."""
     path, _ = _SUBCOMMANDS[name]
     module, _, attribute = path.partition(":")
     with gc_paused():
         command: click.Command = getattr(import_module(f"psched.{module}"), attribute)
     # What was imported stays: the collector need not look at it while the command begins.
     gc.freeze()
-    command.params += [each for each in options.SUBCOMMAND_OPTIONS if each not in command.params]
+    command.params += options.SUBCOMMAND_OPTIONS
+    if command.callback is not None and name not in _REPORTING:
+        command.callback = report_errors(command.callback)
     return command
 
 

@@ -124,7 +124,7 @@ def write_file(path: Path, content: str, *, force: bool, secret: bool = False) -
 
 
 def report_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a command: psched's errors become a line on standard error and exit status 1.
+    """Make psched's errors in a command a line on standard error and exit status 1.
 
     While the command runs, users' trigger classes are loaded and called in a child process.
     """

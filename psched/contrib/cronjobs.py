@@ -18,7 +18,6 @@ import yaml
 
 from psched.base.errors import ConfigError, InvalidError
 from psched.cli.options import ConfigLocation
-from psched.cli.output import report_errors
 from psched.config import Config
 from psched.config.document import Loader, line_of, syntax_problem, unreadable
 from psched.config.problems import Problem
@@ -256,7 +255,6 @@ def _schedule(text: str) -> tuple[str | None, str]:
 )
 @delivery_options
 @click.pass_obj
-@report_errors
 def import_cronjobs(
     location: ConfigLocation,
     file: Path,

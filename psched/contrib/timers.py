@@ -17,7 +17,6 @@ import click
 
 from psched.base.errors import ConfigError, InvalidError
 from psched.cli.options import ConfigLocation
-from psched.cli.output import report_errors
 from psched.config import Config
 from psched.contrib.crontab.command import (
     Delivery,
@@ -298,7 +297,6 @@ def _commands(service: Unit, expanded: Callable[[str], str]) -> Iterator[Command
 @any_user_option
 @delivery_options
 @click.pass_obj
-@report_errors
 def import_timers(
     location: ConfigLocation,
     path: Path,

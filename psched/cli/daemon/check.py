@@ -30,7 +30,6 @@ from psched.cli.daemon import worker_options
 from psched.cli.opening import warn_of_other_database
 from psched.cli.operate.pause_rules import describe_pause
 from psched.cli.options import ConfigLocation
-from psched.cli.output import report_errors
 from psched.cli.schedules.arguments import warn_of_steps
 from psched.config import Config, withhold
 from psched.config.monitoring import parse_url, problems_here
@@ -97,7 +96,6 @@ shown."""
     help="Print a JSON schema of configuration files, for editors; check nothing.",
 )
 @click.pass_obj
-@report_errors
 def check(
     location: ConfigLocation, /, words: tuple[str, ...], *, schema: bool, **given: object
 ) -> None:

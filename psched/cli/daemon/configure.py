@@ -10,7 +10,7 @@ from psched import config
 from psched.base.texts import visible
 from psched.cli import options
 from psched.cli.daemon import worker_options
-from psched.cli.output import report_errors, write_file
+from psched.cli.output import write_file
 from psched.config import Config, urls
 
 _HEADER = """\
@@ -23,7 +23,6 @@ _HEADER = """\
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @worker_options.add_options
 @click.pass_obj
-@report_errors
 def configure(
     location: options.ConfigLocation,
     /,

@@ -10,7 +10,6 @@ from psched.app import CLOCK, open_schedules
 from psched.base.errors import ConfigError
 from psched.cli.opening import read_settings
 from psched.cli.options import ConfigLocation
-from psched.cli.output import report_errors
 from psched.cli.text_table import Column, View, print_table
 from psched.config import Config
 from psched.config.monitoring import ON_SETTINGS, Webhook
@@ -24,7 +23,6 @@ from psched.reports.redaction import Redaction
 @click.argument("action", type=click.Choice(["list", "test"]), default="list")
 @click.argument("name", required=False)
 @click.pass_obj
-@report_errors
 def hooks(location: ConfigLocation, action: str, name: str | None) -> None:
     """List the hooks that are told about alerts, or test one.
 

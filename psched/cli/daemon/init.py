@@ -10,7 +10,6 @@ from psched.app import make_store
 from psched.cli import options
 from psched.cli.opening import settings_to_write
 from psched.cli.options import ConfigLocation
-from psched.cli.output import report_errors
 from psched.cli.progress import quiet_option
 from psched.core.store_protocol import Store
 from psched.handlers.permissions import describe_programs
@@ -31,7 +30,6 @@ _PATIENCE = 1.0
     help="Upgrade although workers of an older version run, which fail then.",
 )
 @click.pass_obj
-@report_errors
 def init(location: ConfigLocation, *, quiet: bool, plan: bool, force: bool) -> None:
     """Create the tables, or upgrade them to this version.
 

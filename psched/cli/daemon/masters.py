@@ -14,7 +14,6 @@ from psched.base.errors import ConfigError
 from psched.base.quantities import format_duration
 from psched.base.texts import visible
 from psched.cli import options
-from psched.cli.output import report_errors
 from psched.config import Config
 from psched.master.reports.health import Limits, facts_in, load_in, why_not_ready
 from psched.master.reports.queries import ask_all
@@ -129,7 +128,6 @@ def _judge(master: Mapping[str, Any], limits: Limits) -> Mapping[str, Any]:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_obj
-@report_errors
 def health(
     location: options.ConfigLocation,
     *,
@@ -196,7 +194,6 @@ def _line(judged: Mapping[str, Any]) -> str:
     "--all", "everyone", is_flag=True, help="Show all masters, whichever table they serve."
 )
 @click.pass_obj
-@report_errors
 def status(location: options.ConfigLocation, *, as_json: bool, everyone: bool) -> None:
     """Show the masters of this host, their workers and tasks.
 

@@ -15,7 +15,7 @@ from psched.base.texts import counted
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.opening import open_to_change, settings_to_read, settings_to_write
-from psched.cli.output import one_line, report_errors
+from psched.cli.output import one_line
 from psched.cli.shown import KEY_WIDTH
 from psched.cli.text_table import Column, View, print_table
 from psched.cli.time_format import format_span, format_time, local_times, parse_since, short_time
@@ -125,7 +125,6 @@ def expected_text(expect: Expectations) -> str:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @options.database
 @click.pass_obj
-@report_errors
 def alerts(
     location: options.ConfigLocation,
     key: str | None,

@@ -13,7 +13,7 @@ from psched.base.texts import cut
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.opening import settings_to_read
-from psched.cli.output import one_line, report_errors
+from psched.cli.output import one_line
 from psched.cli.shown import KEY_WIDTH, LONGEST_SHOWN
 from psched.cli.text_table import Column, View, print_table
 from psched.cli.time_format import format_time, local_times, parse_since
@@ -98,7 +98,6 @@ def _value(name: str, value: Any) -> str:  # noqa: ANN401  # JSON
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @options.database
 @click.pass_obj
-@report_errors
 def audit(
     location: options.ConfigLocation,
     key: str | None,

@@ -12,7 +12,6 @@ from psched.base.texts import counted
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.opening import settings_to_read
-from psched.cli.output import report_errors
 from psched.cli.shown import DUE, columns_for, error_lines, late_by, run_object, shown_status
 from psched.cli.text_table import FIRST_ROWS, View, print_table
 from psched.cli.time_format import format_distance, format_span, parse_since
@@ -43,7 +42,6 @@ _NONE = "no record; the setting history is none, so that no run is recorded"
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @options.database
 @click.pass_obj
-@report_errors
 def history(
     location: options.ConfigLocation,
     key: str | None,

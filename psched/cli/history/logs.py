@@ -30,7 +30,7 @@ from psched.cli.history.live_output import (
     find_live,
 )
 from psched.cli.opening import settings_to_read
-from psched.cli.output import one_line, report_errors
+from psched.cli.output import one_line
 from psched.cli.shown import DUE, result, shown_status
 from psched.cli.time_format import format_span, format_time, format_took, parse_time
 from psched.client.collection import ScheduleCollection
@@ -94,7 +94,6 @@ _EXTRA_RUNS = 5
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per attempt.")
 @options.database
 @click.pass_obj
-@report_errors
 def logs(
     location: options.ConfigLocation,
     key: str,

@@ -13,7 +13,7 @@ from psched.base.retry import retry_while_unavailable
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.opening import settings_to_read
-from psched.cli.output import one_line, report_errors
+from psched.cli.output import one_line
 from psched.cli.time_format import format_time, local_times, parse_since
 from psched.client.arguments import earliest
 from psched.client.verifier import Verifier
@@ -35,7 +35,6 @@ _TRIES = 5  # the largest number of times that a request is sent while the store
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @options.database
 @click.pass_obj
-@report_errors
 def verify(
     location: options.ConfigLocation, *, keys: tuple[str, ...], since: str, as_json: bool
 ) -> None:

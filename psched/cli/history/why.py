@@ -14,7 +14,6 @@ from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.history.alerts import open_alerts, sentence
 from psched.cli.opening import settings_to_read
-from psched.cli.output import report_errors
 from psched.cli.time_format import local_times, reader_zone
 from psched.core.history.answer import GOOD
 from psched.reports.redaction import Redaction
@@ -39,7 +38,6 @@ class _TakesAgo(click.Command):
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, with a code and details.")
 @options.database
 @click.pass_obj
-@report_errors
 def why(
     location: options.ConfigLocation,
     *,

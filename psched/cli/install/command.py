@@ -21,7 +21,6 @@ from psched.cli.install.files import (
     user_files,
 )
 from psched.cli.options import ConfigLocation
-from psched.cli.output import report_errors
 
 _RUNNING = Path("/run/systemd/system")
 """A folder that exists if systemd is process 1, see sd_booted(3)."""
@@ -39,7 +38,6 @@ _HOST = Path("/")
     help="Install below this folder, the root of an image in which psched has the same path.",
 )
 @click.pass_obj
-@report_errors
 def install_systemd(location: ConfigLocation, *, dry_run: bool, remove: bool, root: Path) -> None:
     """Install the systemd unit, its user, and a configuration.
 

@@ -18,7 +18,7 @@ from psched.cli import opening, options
 from psched.cli.completion import complete_key
 from psched.cli.opening import settings_to_write
 from psched.cli.options import ConfigLocation
-from psched.cli.output import are_terminals, one_line, report_errors
+from psched.cli.output import are_terminals, one_line
 from psched.cli.progress import Footer
 from psched.cli.time_format import format_span, format_time, local_times
 from psched.client.access import stored_key
@@ -175,7 +175,6 @@ def changing(
 
     def make(function: Callable[..., None]) -> click.Command:
         @click.pass_obj
-        @report_errors
         @wraps(function)
         def command(location: ConfigLocation, /, **given: Any) -> None:  # noqa: ANN401
             parts = {

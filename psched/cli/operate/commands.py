@@ -26,7 +26,6 @@ from psched.cli.operate.chosen import (
     say_not_done,
 )
 from psched.cli.options import ConfigLocation
-from psched.cli.output import report_errors
 from psched.cli.time_format import format_time, local_times, parse_time, reader_zone
 from psched.client.access import stored_key
 from psched.client.verbs.ending import Cancel, ForceFinish, Requeue, Stop
@@ -386,7 +385,6 @@ def skip(chosen: Chosen, *, number: int) -> None:
 @opening.message
 @options.database
 @click.pass_obj
-@report_errors
 def delete(location: ConfigLocation, keys: tuple[str, ...], message: str | None) -> None:
     """Delete schedules or tasks.
 

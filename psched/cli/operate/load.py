@@ -16,7 +16,7 @@ from psched.base.quantities import DURATIONS, format_duration
 from psched.base.texts import counted
 from psched.cli import options
 from psched.cli.opening import settings_to_read
-from psched.cli.output import one_line, report_errors
+from psched.cli.output import one_line
 from psched.cli.text_table import Column, View, print_table
 from psched.cli.time_format import format_time, short_time
 from psched.client.collection import ScheduleCollection
@@ -82,7 +82,6 @@ class _Read:
 @options.zone()
 @options.database
 @click.pass_obj
-@report_errors
 def load_(
     location: options.ConfigLocation,
     *,

@@ -9,7 +9,6 @@ from psched.base.exec_data import EXEC_TYPE
 from psched.cli import opening, options
 from psched.cli.opening import open_to_change, settings_to_write, warn_of_types
 from psched.cli.options import ConfigLocation
-from psched.cli.output import report_errors
 from psched.cli.schedules.arguments import (
     OPTIONS,
     ProgramCommand,
@@ -34,7 +33,6 @@ from psched.triggers.zone import find_zone
 @options.zone()
 @options.database
 @click.pass_obj
-@report_errors
 def add(
     location: ConfigLocation,
     /,

@@ -15,7 +15,7 @@ from psched.base.loader import gc_paused
 from psched.cli import opening, options
 from psched.cli.opening import open_to_change, settings_to_write, warn_of_types
 from psched.cli.options import ConfigLocation
-from psched.cli.output import one_line, report_errors
+from psched.cli.output import one_line
 from psched.cli.progress import Progress, quiet_option
 from psched.cli.schedules.arguments import warn_of_steps
 from psched.cli.time_format import format_time
@@ -68,7 +68,6 @@ _STANDARD_INPUT = Path("-")
 @options.zone()
 @options.database
 @click.pass_obj
-@report_errors
 def apply(
     location: ConfigLocation,
     /,

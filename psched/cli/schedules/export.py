@@ -9,7 +9,7 @@ from psched.app import open_schedules
 from psched.cli import options
 from psched.cli.opening import settings_to_read
 from psched.cli.options import ConfigLocation
-from psched.cli.output import one_line, report_errors, write_file
+from psched.cli.output import one_line, write_file
 from psched.cli.progress import Progress, quiet_option
 from psched.files.apply import read_all
 from psched.files.export import export as documents_of
@@ -23,7 +23,6 @@ from psched.files.export import to_yaml
 @quiet_option
 @options.database
 @click.pass_obj
-@report_errors
 def export(
     location: ConfigLocation, path: Path, label: str | None, *, force: bool, quiet: bool
 ) -> None:

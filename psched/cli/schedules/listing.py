@@ -14,7 +14,6 @@ from psched.base.errors import NotSupportedError, SchemaError
 from psched.base.texts import counted
 from psched.cli import options
 from psched.cli.opening import settings_to_read
-from psched.cli.output import report_errors
 from psched.cli.shown import (
     DUE,
     FAILING,
@@ -174,7 +173,6 @@ def _split_columns(
 )
 @options.database
 @click.pass_obj
-@report_errors
 def list_(
     location: options.ConfigLocation,
     *,

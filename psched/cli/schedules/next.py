@@ -12,7 +12,7 @@ from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.opening import settings_to_read
 from psched.cli.options import ConfigLocation
-from psched.cli.output import one_line, report_errors
+from psched.cli.output import one_line
 from psched.cli.schedules.arguments import warn_of_steps
 from psched.cli.shown import overdue, shown_reason
 from psched.cli.time_format import format_distance, format_time, local_times, parse_time
@@ -56,7 +56,6 @@ from psched.triggers.zone import find_zone
 @options.zone()
 @options.database
 @click.pass_obj
-@report_errors
 def next_(
     location: ConfigLocation,
     *,

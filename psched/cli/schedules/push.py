@@ -14,7 +14,6 @@ from psched.cli import options
 from psched.cli.opening import settings_to_write, warn_of_types
 from psched.cli.operate import waiting
 from psched.cli.options import ConfigLocation, duration
-from psched.cli.output import report_errors
 from psched.cli.schedules.arguments import ProgramCommand, exec_data, with_program
 from psched.cli.time_format import parse_time
 from psched.config import Config
@@ -79,7 +78,6 @@ class _PushCommand(ProgramCommand, waiting.WaitingCommand):
 @options.zone()
 @options.database
 @click.pass_obj
-@report_errors
 def push(
     location: ConfigLocation,
     /,

@@ -18,7 +18,7 @@ from psched.cli.completion import complete_key
 from psched.cli.daemon.masters import served_by, shown_progress, table_of
 from psched.cli.history.alerts import alert_object, expected_text, open_alerts, sentence
 from psched.cli.opening import settings_to_read
-from psched.cli.output import one_line, report_errors
+from psched.cli.output import one_line
 from psched.cli.shown import (
     LONGEST_SHOWN,
     columns_for,
@@ -108,7 +108,6 @@ class Details:
 @options.zone()
 @options.database
 @click.pass_obj
-@report_errors
 def show(location: options.ConfigLocation, key: str, *, as_json: bool) -> None:
     """Show everything about one schedule or task.
 

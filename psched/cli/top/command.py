@@ -22,7 +22,7 @@ from psched.base.errors import PschedError
 from psched.cli import options
 from psched.cli.daemon.masters import table_of
 from psched.cli.opening import settings_to_read
-from psched.cli.output import are_terminals, one_line, report_errors
+from psched.cli.output import are_terminals, one_line
 from psched.cli.text_table import is_coloured, line_width
 from psched.cli.top.rendering import Place, Window, render, tasks
 from psched.cli.top.screen import Screen, keys_in
@@ -464,7 +464,6 @@ _SHORTEST = 0.2  # the shortest interval, in seconds
 @options.zone()
 @options.database
 @click.pass_context
-@report_errors
 def top(context: click.Context, *, interval: float, once: bool, as_json: bool) -> None:
     """Show what runs now, and what is late, next or failed.
 
@@ -527,11 +526,11 @@ def _print(snapshot: Snapshot, *, as_json: bool) -> None:
 
 def _show_logs(context: click.Context, screen: Screen, key: str, follows: bool) -> None:  # noqa: FBT001
     """Run the command logs, then wait for a key."""
-    from psched.cli.history.logs import logs  # noqa: PLC0415  # few need it
+    from psched.cli.commands import load  # noqa: PLC0415  # it loads this module
 
     click.echo(f"psched logs {'-f ' if follows else ''}{one_line(key)}", err=True)
     try:
-        context.invoke(logs, key=key, follow=follows)
+        context.invoke(load("logs"), key=key, follow=follows)
     except click.ClickException as error:
         error.show()
     except (KeyboardInterrupt, click.Abort):

@@ -14,7 +14,6 @@ from psched.app import CLOCK, open_schedules
 from psched.base.errors import ConfigError
 from psched.cli import options
 from psched.cli.opening import settings_to_read
-from psched.cli.output import report_errors
 from psched.config import Config
 from psched.master.reports.queries import ask_all
 from psched.master.runtime_folders import socket_folders
@@ -69,7 +68,6 @@ def _place(_context: click.Context, _option: click.Parameter, value: str) -> Pla
 @options.zone()
 @options.database
 @click.pass_obj
-@report_errors
 def web(location: options.ConfigLocation, *, place: Place, hosts: Collection[str]) -> None:
     """Show schedules and runs in a browser, until Ctrl-C.
 

@@ -17,7 +17,7 @@ from psched.base.errors import AlreadyExistsError, ConfigError, MissingTableErro
 from psched.cli import options
 from psched.cli.opening import open_to_change, read_settings, settings_to_write
 from psched.cli.options import ConfigLocation
-from psched.cli.output import one_line, report_errors, write_file
+from psched.cli.output import one_line, write_file
 from psched.cli.progress import Progress, quiet_option
 from psched.cli.schedules.apply import apply_documents, warn_of_all_steps
 from psched.client.collection import ScheduleCollection
@@ -301,7 +301,6 @@ class Delivery:
 )
 @delivery_options
 @click.pass_obj
-@report_errors
 def import_crontab(
     location: ConfigLocation,
     file: Path,

@@ -9,7 +9,6 @@ from psched.app import CLOCK
 from psched.cli import options
 from psched.cli.opening import settings_to_write
 from psched.cli.options import ConfigLocation, duration
-from psched.cli.output import report_errors
 from psched.cli.progress import Progress, quiet_option
 
 if TYPE_CHECKING:
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
 @quiet_option
 @options.own_database
 @click.pass_obj
-@report_errors
 def migrate(
     location: ConfigLocation,
     old_table: str,
