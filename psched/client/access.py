@@ -9,7 +9,7 @@ After a change was applied, it is recorded in the audit trail, and wakes a worke
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -19,14 +19,15 @@ from psched.base.clock import Clock
 from psched.base.compression import readable
 from psched.base.errors import (
     AlreadyExistsError,
+    MissingDatabaseError,
     NotFoundError,
     NotSupportedError,
     PschedError,
     ScheduleError,
     StoreError,
+    TransientStoreError,
     UnknownOutcomeError,
 )
-from psched.base.retry import Send
 from psched.base.texts import visible
 from psched.client.auditor import Auditor, Author
 from psched.config import Config
@@ -35,12 +36,15 @@ from psched.core.history.records import RunRecord
 from psched.core.model import Row
 from psched.core.operations.announcing import AnnouncesInTransaction, TellsOfCommit
 from psched.core.output import KeepsOutput
-from psched.core.store_protocol import CallersTransaction, Store
+from psched.core.store_protocol import CallersTransaction, Send, Store
 
 T = TypeVar("T")
 W = TypeVar("W")
 
 _log = logging.getLogger("psched.audit")
+
+_PAUSE = 0.2
+"""The pause before the second try, in seconds; each further pause is twice as long."""
 
 NOTIFY = "notify"
 """The value of the setting ``wake`` with which the store tells all hosts."""
@@ -168,6 +172,30 @@ def keeping_output(store: Store) -> KeepsOutput:
             " store of your own that has the methods of KeepsOutput"
         )
     return store.output
+
+
+# --- requests -----------------------------------------------------------------------------
+
+
+def read_each(send: Send, found: Iterator[T]) -> Iterator[T]:
+    """Yield what a store has found, which it reads page by page."""
+    end = object()
+    while (item := send(lambda: next(found, end))) is not end:
+        yield item  # type: ignore[misc]  # it is not `end`
+
+
+def retry_while_unavailable(request: Callable[[], T], *, clock: Clock, tries: int) -> T:
+    """Send a request, and repeat it while the store is unavailable."""
+    pause = _PAUSE
+    for _ in range(tries - 1):
+        try:
+            return request()
+        except MissingDatabaseError:
+            raise  # a file that does not exist will hardly appear within seconds
+        except TransientStoreError:
+            clock.sleep(pause)
+            pause *= 2
+    return request()
 
 
 # --- conditions -------------------------------------------------------------------------

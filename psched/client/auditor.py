@@ -19,13 +19,12 @@ from typing import Any
 from psched.base.clock import Clock
 from psched.base.compression import readable
 from psched.base.errors import PschedError, UnknownOutcomeError
-from psched.base.retry import Send
 from psched.base.texts import visible
 from psched.core.columns import DECODER
 from psched.core.history.protocol import AuditSelection, KeepsHistory
 from psched.core.history.records import AuditRecord
 from psched.core.model import BEING_DELETED, Row
-from psched.core.store_protocol import Store
+from psched.core.store_protocol import Send, Store
 
 _log = logging.getLogger("psched.audit")
 

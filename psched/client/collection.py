@@ -10,13 +10,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from psched.base.errors import InvalidError, NotSupportedError, StoreError, TransientStoreError
-from psched.base.retry import Send, read_each, retry_while_unavailable
 from psched.client.access import (
     Access,
     insert,
     is_possible,
     keeping_history,
     keeping_output,
+    read_each,
+    retry_while_unavailable,
     stored_key,
 )
 from psched.client.arguments import (
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
     from psched.core.operations.rescheduled import Rescheduled
     from psched.core.preview import UpcomingTime
     from psched.core.schedule import Since
-    from psched.core.store_protocol import Store
+    from psched.core.store_protocol import Send, Store
     from psched.triggers.zone import Zone
 
 # What only some programs need is imported in the methods, because a command that lists schedules

@@ -7,15 +7,15 @@ from operator import attrgetter
 from typing import TypeVar
 
 from psched.base.errors import InvalidError, NotFoundError, NotSupportedError
-from psched.base.retry import Send, read_each, send_once
-from psched.client.access import keeping_history, stored_key
+from psched.client.access import keeping_history, read_each, stored_key
 from psched.config import Config
 from psched.core.history.changes import GAP, ranges
 from psched.core.history.protocol import AuditSelection, RunSelection
 from psched.core.history.records import AuditRecord, RunRecord
 from psched.core.model import Row
 from psched.core.operations.extra_runs import schedule_of
-from psched.core.store_protocol import Store
+from psched.core.settling import send_once
+from psched.core.store_protocol import Send, Store
 from psched.reports.findings import Findings, Kind
 from psched.reports.verify import (
     EXTRA_RUN_ACTIONS,

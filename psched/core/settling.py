@@ -4,16 +4,16 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from psched.base.clock import Clock
 from psched.base.errors import StoreBusyError, TransientStoreError, UnknownOutcomeError
-from psched.base.retry import Send, send_once
 from psched.config import Config
 from psched.core.history.recording import Recorder
 from psched.core.history.records import Attempt, RunRecord
 from psched.core.model import WAITING, Decision, Finish, ReasonCode, Row, Settlement, Token
 from psched.core.policy import after_run
-from psched.core.store_protocol import Settled, Store
+from psched.core.store_protocol import Send, Settled, Store
 
 _log = logging.getLogger("psched.worker")
 
@@ -25,6 +25,13 @@ Conclude = Callable[[Row, Row, Decision, Config, float], Settlement | None]
 
 The result is None if the settlement is not known yet.
 """
+
+T = TypeVar("T")
+
+
+def send_once(request: Callable[[], T]) -> T:
+    """Send a request once, without repeating it."""
+    return request()
 
 
 @dataclass(frozen=True, slots=True)

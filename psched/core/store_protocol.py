@@ -55,13 +55,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from psched.base.errors import NotSupportedError, UnknownOutcomeError
 from psched.core.selection import EVERY_ROW, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from psched.core.alerts.protocol import KeepsAlerts
     from psched.core.alerts.watching import ReadsLightly
@@ -71,6 +71,8 @@ if TYPE_CHECKING:
     from psched.core.operations.announcing import Announces
     from psched.core.operations.pauses import PausesTypes
     from psched.core.output import KeepsOutput
+
+T = TypeVar("T")
 
 
 class Settled(Enum):
@@ -545,4 +547,12 @@ class ReplacesAndRecords(Protocol):
         Returns:
             False if the row was changed or deleted after it was read: nothing was applied.
         """
+        ...
+
+
+class Send(Protocol):
+    """Sends a request to a store once, or repeatedly while the store is unavailable."""
+
+    def __call__(self, request: Callable[[], T], /) -> T:
+        """Send the request, and return its answer."""
         ...

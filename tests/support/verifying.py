@@ -10,7 +10,7 @@ import pytest
 
 from psched.app import make_store, read_config
 from psched.base.clock import SystemClock
-from psched.base.retry import retry_while_unavailable
+from psched.client.access import retry_while_unavailable
 from psched.client.verifier import Verifier
 from psched.reports.findings import Findings
 from support.service import Service, open_services

@@ -25,12 +25,12 @@ from psched.base.errors import (
 )
 from psched.base.file_rights import user_name
 from psched.base.log import STANDARD
-from psched.base.retry import retry_while_unavailable
 from psched.cli.daemon import worker_options
 from psched.cli.opening import warn_of_other_database
 from psched.cli.operate.pause_rules import describe_pause
 from psched.cli.options import ConfigLocation
 from psched.cli.schedules.arguments import warn_of_steps
+from psched.client.access import retry_while_unavailable
 from psched.config import Config, withhold
 from psched.config.monitoring import parse_url, problems_here
 from psched.config.remarks import is_unverified, remarks

@@ -17,12 +17,11 @@ from typing_extensions import override
 from psched.app import CLOCK
 from psched.base.clock import Clock
 from psched.base.errors import NotFoundError, SchemaError, StoreError, TransientStoreError
-from psched.base.retry import Send
 from psched.cli.daemon.masters import serves
 from psched.client.access import keeping_output
 from psched.config import Config
 from psched.core.output import Output, OutputRecord, RunningAttempt
-from psched.core.store_protocol import Store
+from psched.core.store_protocol import Send, Store
 from psched.master.reports.queries import ask_all, follow
 from psched.master.runtime_folders import socket_folders, sockets
 

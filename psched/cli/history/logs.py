@@ -15,7 +15,6 @@ import click
 
 from psched.app import CLOCK, make_store, open_schedules
 from psched.base.errors import NotFoundError, NotSupportedError
-from psched.base.retry import retry_while_unavailable
 from psched.base.texts import visible
 from psched.cli import options
 from psched.cli.completion import complete_key
@@ -33,6 +32,7 @@ from psched.cli.opening import settings_to_read
 from psched.cli.output import one_line
 from psched.cli.shown import DUE, result, shown_status
 from psched.cli.time_format import format_span, format_time, format_took, parse_time
+from psched.client.access import retry_while_unavailable
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.core.definition import output_setting

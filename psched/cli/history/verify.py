@@ -9,12 +9,12 @@ from functools import partial
 import click
 
 from psched.app import CLOCK, make_store
-from psched.base.retry import retry_while_unavailable
 from psched.cli import options
 from psched.cli.completion import complete_key
 from psched.cli.opening import settings_to_read
 from psched.cli.output import one_line
 from psched.cli.time_format import format_time, local_times, parse_since
+from psched.client.access import retry_while_unavailable
 from psched.client.arguments import earliest
 from psched.client.verifier import Verifier
 from psched.reports.findings import Findings

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from psched.base.errors import AlreadyExistsError, NotSupportedError
-from psched.base.retry import read_each
-from psched.client.access import Access, Condition, insert, require
+from psched.client.access import Access, Condition, insert, read_each, require
 from psched.client.verbs import Verb
 from psched.core.columns import When, encode, instant, parse_options
 from psched.core.definition import parse_row

@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from functools import partial
 
 from psched.base.errors import InvalidError
-from psched.base.retry import Send
 from psched.config import Config
 from psched.core import attempts
 from psched.core.asked_time import Asked, parse_asked
@@ -15,7 +14,7 @@ from psched.core.history.changes import changes_trigger, time_of, who
 from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
 from psched.core.model import PAUSED, RUNS_NO_MORE, Row
 from psched.core.operations.pausing import after_pause, skipped_by_pause
-from psched.core.store_protocol import Store
+from psched.core.store_protocol import Send, Store
 from psched.reports.why.facts import Case, Facts, fires, last_before, read_facts, shown_time
 from psched.reports.why.pending import (
     answer_after_cursor,

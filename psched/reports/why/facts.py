@@ -7,7 +7,6 @@ from difflib import get_close_matches
 from functools import cached_property, partial
 
 from psched.base.errors import InvalidError
-from psched.base.retry import Send
 from psched.config import Config
 from psched.core.definition import Definition, parse_row
 from psched.core.history.answer import Answer, Code, State
@@ -19,7 +18,7 @@ from psched.core.operations.extra_runs import extra_key, id_of_instant
 from psched.core.operations.pauses import as_paused
 from psched.core.operations.pausing import zone_of
 from psched.core.selection import Selection
-from psched.core.store_protocol import Store
+from psched.core.store_protocol import Send, Store
 from psched.triggers.trigger import Trigger
 from psched.triggers.zone import LATEST, Zone, find_zone
 

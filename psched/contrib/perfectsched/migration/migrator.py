@@ -21,7 +21,7 @@ from psched.base.errors import (
     StoreError,
     TransientStoreError,
 )
-from psched.base.retry import retry_while_unavailable, send_once
+from psched.client.access import retry_while_unavailable
 from psched.client.auditor import Auditor, this_process
 from psched.config import Config, urls
 from psched.contrib.perfectsched.migration.source_systems import (
@@ -32,6 +32,7 @@ from psched.contrib.perfectsched.migration.source_systems import (
 )
 from psched.contrib.perfectsched.migration.tables import Destination, NewRow, Source
 from psched.core.model import Row
+from psched.core.settling import send_once
 from psched.stores.sql.batches import split
 
 _MOST_NAMED = 1000
