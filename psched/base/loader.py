@@ -140,11 +140,9 @@ def is_below(name: str, folders: Sequence[str]) -> bool:
 
 
 def _files_of(name: str, path: list[str] | None) -> list[str | None] | None:
-    """The files that an import of a module runs: those of its parent packages, then its own.
+    """The files that an import of a module runs: one for each part of its name, None for no file.
 
-    Returns:
-        One file for each part of the name; an entry is None if the part has no file. If the module
-        was not found, the result is None instead of a list.
+    If the module was not found, the result is None instead of a list.
     """
     files: list[str | None] = []
     for part in name.split("."):

@@ -211,10 +211,8 @@ class Log(logging.Handler):
         """End a line of which only a part was written, so that others begin a new one.
 
         Its last byte is replaced, because there is no room for a further one. If another process
-        has written a line meanwhile, its newline is replaced by a newline.
-
-        Returns:
-            Whether the line has ended.
+        has written a line meanwhile, its newline is replaced by a newline. Return whether the line
+        has ended.
         """
         with suppress(OSError):
             end = os.lseek(self._descriptor, 0, os.SEEK_CUR)
@@ -303,12 +301,10 @@ class Log(logging.Handler):
             return
 
     def _leave_deleted_file(self) -> bool:
-        """Go on with standard error if the file is deleted: nobody could find the next lines.
+        """Go on with standard error if the file is deleted; return whether it does.
 
-        A daemon has no other standard error than its log, and so stays in the deleted file.
-
-        Returns:
-            Whether it goes on with standard error.
+        Nobody could find the next lines. A daemon has no other standard error than its log, and so
+        stays in the deleted file.
         """
         with suppress(OSError):
             ours = os.fstat(self._descriptor)
@@ -401,12 +397,11 @@ def _has_reader(descriptor: int) -> bool:
 def _write_in_time(descriptor: int, text: bytes, wait: float, *, terminal: bool) -> bool:
     """Write to a pipe, a socket or a terminal, but wait only a limited time for its reader.
 
+    Return whether all was written. If a part was written, the rest is lost.
+
     A terminal would send TTOU to a process in the background after ``stty tostop``. psched handles
     TTOU, so Python would repeat the write without end. While TTOU is blocked, the terminal sends
     none and accepts the write.
-
-    Returns:
-        Whether all was written. If a part was written, the rest is lost.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTOU]) if terminal else None
     try:

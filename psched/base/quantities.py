@@ -51,11 +51,7 @@ def as_bytes(value: object) -> object:
 
 
 def as_rate(value: object) -> float | None:
-    """Convert a rate such as ``10/s``, ``30/m`` or ``100/h`` to a number per second.
-
-    Returns:
-        The rate, which is positive; None if the value is no rate.
-    """
+    """A rate such as ``10/s``, ``30/m`` or ``100/h`` as a number per second; None if it is none."""
     count, _, unit = value.partition("/") if isinstance(value, str) else ("", "", "")
     if not re.fullmatch(r"[0-9]{1,9}", count) or int(count) == 0 or unit not in _SECONDS:
         return None

@@ -32,10 +32,8 @@ def open_file(path: str | Path, flags: int, mode: int = 0o600, *, devices: bool 
     """Open a regular file, without following links and without blocking.
 
     If this process owns the file or its folder, but a changed mode forbids it to open the file, the
-    rights of the owner are restored and the file is opened again.
-
-    Returns:
-        A descriptor that is closed when the process executes another program.
+    rights of the owner are restored and the file is opened again. The descriptor is closed when the
+    process executes another program.
     """
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
@@ -147,11 +145,7 @@ def _open(path: str | Path, flags: int, mode: int) -> int:
 
 
 def _restore_rights(path: Path, kind: int, rights: int) -> bool:
-    """Add rights to the mode of a file, if the file is of this kind and this process owns it.
-
-    Returns:
-        True if a right was missing and was added; False if the mode was not changed.
-    """
+    """Add rights to the mode of a file of this kind, if this process owns it; return if it did."""
     try:
         # O_PATH requires no right to the file itself.
         descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -279,14 +279,9 @@ class ScheduleCollection:
         return [self[row.key] for row in rows]
 
     def add_rows(self, rows: Sequence[Row]) -> None:
-        """Add the rows of new schedules in one transaction: either all of them, or none.
+        """Add the rows of new schedules, as `add_many` adds schedules.
 
-        Args:
-            rows: rows that `psched.core.declare.declare` or `psched.core.declare.restart` has
-                created with the settings of this collection.
-
-        Raises:
-            AlreadyExistsError: some of the keys exist already; the error's text lists these keys.
+        `psched.core.declare` has created them with the settings of this collection.
         """
         insert(self.access, rows)
 
@@ -899,16 +894,11 @@ class ScheduleCollection:
         return self._previewed(verb, key) if dry_run else verb.apply(self.access, key)
 
     def try_to_modify(self, changes: Sequence[tuple[Row, Mapping[str, Any]]]) -> Sequence[bool]:
-        """Change the definitions of many schedules in one transaction, if nothing prevents that.
+        """Change the definitions of many rows, as they were read, in one transaction.
 
-        Args:
-            changes: for each schedule, its row as the caller has read it, and the changes as in
-                `modify`.
-
-        Returns:
-            For each schedule, whether it was changed. If not, `modify` finds out why: the row may
-            have changed since it was read, a change may be invalid, the store may be unavailable or
-            unable to change many schedules at once, or the answer to the change may be lost.
+        Return for each whether it was changed. If not, `modify` finds out why: the row may have
+        changed since it was read, a change may be invalid, the store may be unavailable or unable
+        to change many schedules at once, or the answer to the change may be lost.
         """
         from psched.client.verbs.editing import try_to_modify  # noqa: PLC0415
 

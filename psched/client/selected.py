@@ -225,11 +225,7 @@ class SelectedSchedules:
         return self.change(verb, report=report, confirm=None if dry_run else confirm)
 
     def to_backfill(self) -> Iterator[ScheduleMetadata]:
-        """Read those that `backfill` chooses.
-
-        Raises:
-            InvalidError: a status was selected of which there can be no extra run.
-        """
+        """Read those that `backfill` chooses; an error if a status has no extra runs."""
         return map(ScheduleMetadata, self._wanted.for_verb(RunMissed).rows(self._schedules))
 
     def pause(self, until: Until | None = None, **manner: Unpack[Manner]) -> ManyChanged:

@@ -131,15 +131,9 @@ class Number(Kind):
     """A number within bounds.
 
     A number of seconds or bytes can be written as a text with a unit, such as ``5m`` or ``16M``;
-    a number of seconds can also be a `timedelta`. The bounds apply to the converted number.
-
-    Args:
-        unit: the unit as a plural noun, such as seconds; empty for a number without a unit.
-        whole: whether only whole numbers are accepted.
-        least: the smallest number that is accepted; ignored if `above` is not None.
-        above: a lower bound that is itself refused; None if `least` is the lower bound.
-        most: the largest number that is accepted.
-        auto: returns the number that replaces the word auto; None if the word is refused.
+    a number of seconds can also be a `timedelta`. The bounds apply to the converted number. The
+    ``unit`` is a plural noun, or empty. ``above`` is a lower bound that is itself refused, in place
+    of ``least``. ``auto`` returns the number that replaces the word auto.
     """
 
     def __init__(
@@ -384,9 +378,8 @@ class Flag(Kind):
 class Command(Kind):
     """A program and its arguments; the program's path is made absolute.
 
-    Args:
-        script: whether the program is a Python file. If it is, it is always a path. If it is not,
-            a name without a slash is left unchanged, and is searched for in $PATH when it is run.
+    A ``script``, a Python file, is always a path. For other programs, a name without a slash is
+    left unchanged, and is searched for in $PATH when it is run.
     """
 
     def __init__(self, *, script: bool = False) -> None:
@@ -426,11 +419,9 @@ class InputFile(Kind):
     In a value of this kind, ``${CREDENTIALS_DIRECTORY}/NAME`` means the path of the file ``NAME``.
     In values of all other kinds, it is replaced by the content of that file.
 
-    Args:
-        private: whether the file contains a secret. Such a file is refused if every user of the
-            host is allowed to read it. Every file is refused if they are allowed to change it.
-        needed: whether the file must be readable now. False for a file that only the service needs,
-            so that other users can still use the configuration.
+    A file is refused if every user of the host is allowed to change it; a ``private`` one, which
+    contains a secret, also if they are allowed to read it. One that only the service needs is not
+    ``needed`` now, so that other users can still use the configuration.
     """
 
     def __init__(self, *, private: bool = False, needed: bool = True) -> None:

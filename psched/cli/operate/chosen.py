@@ -132,13 +132,8 @@ def changing(
 ) -> Callable[[Callable[..., None]], click.Command]:
     """Return a decorator that makes a command of a function that changes what its user chooses.
 
-    The function gets a `Chosen`, and then its own options by name.
-
-    Args:
-        own: add these options.
-        rate: what the option --rate limits.
-        shows_times: whether the command has the options for time zones.
-        kind: the class of the command.
+    The function gets a `Chosen`, and then its own options, ``own``, by name. ``rate`` says what the
+    option --rate limits. With ``shows_times``, the command has the options for time zones.
     """
     choice: tuple[Any, ...] = (
         click.argument("keys", nargs=-1, shell_complete=complete_key),
