@@ -36,6 +36,9 @@ from psched.cli.top.snapshot import (
     Task,
 )
 from psched.client.collection import ScheduleCollection
+from psched.client.verbs import Verb
+from psched.client.verbs.extra_runs import Trigger
+from psched.client.verbs.pausing import Pause, Resume
 from psched.core.model import PAUSED
 from psched.core.operations.extra_runs import schedule_key
 from psched.master.reports.queries import ask_all
@@ -92,30 +95,20 @@ def _raise(error: BaseException) -> None:
 NOTE = "psched top"  # the note in the audit trail of what is done here
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """A change of a schedule: ``verb`` is for the question before it, ``done`` for the message."""
+PAUSE, RESUME, TRIGGER = Pause(), Resume(), Trigger()
 
-    verb: str
-    done: str
-    apply: Callable[[ScheduleCollection, str], object]
-
-    def perform(self, schedules: ScheduleCollection, key: str) -> str:
-        """Do it, and return a message for the user."""
-        with schedules.audited(NOTE):
-            self.apply(schedules, key)
-        return f"{self.done} {key}"
-
-
-PAUSE = Action("pause", "paused", lambda schedules, key: schedules[key].pause())
-RESUME = Action("resume", "resumed", lambda schedules, key: schedules[key].resume())
-TRIGGER = Action("trigger", "triggered", lambda schedules, key: schedules[key].trigger())
-
-ACTIONS: Mapping[str, Callable[[Task], Action]] = {
+ACTIONS: Mapping[str, Callable[[Task], Verb[object]]] = {
     "p": lambda task: RESUME if _is_paused(task) else PAUSE,
     "t": lambda _task: TRIGGER,
 }
-"""For each key of the keyboard: which action it means for a row."""
+"""For each key of the keyboard: what it does with the schedule of a row."""
+
+
+def perform(schedules: ScheduleCollection, verb: Verb[object], key: str) -> str:
+    """Do something with a schedule, and return a message for the user."""
+    with schedules.audited(NOTE):
+        verb.apply(schedules.access, key)
+    return f"{verb.done} {key}"
 
 
 def _is_paused(task: Task) -> bool:
@@ -158,12 +151,12 @@ class _Source(NamedTuple):
 class _Question:
     """A question that is answered by a single key."""
 
-    action: Action
+    verb: Verb[object]
     key: str
 
     @property
     def text(self) -> str:
-        return f"{self.action.verb} {one_line(self.key)}? [y/N]"
+        return f"{self.verb.name} {one_line(self.key)}? [y/N]"
 
 
 @dataclass(slots=True)
@@ -226,7 +219,7 @@ class State:
 class Top:
     """Shows snapshots on a screen until the user or a signal ends it.
 
-    ``read`` reads a snapshot, and ``perform`` applies an action to the schedule with a key and
+    ``read`` reads a snapshot, and ``perform`` applies a verb to the schedule with a key and
     returns a message; both are called in a thread of its own. ``show_logs`` shows the output of the
     task with a key, while the screen is given back, and follows it if asked. ``interval`` is the
     seconds between two snapshots.
@@ -237,7 +230,7 @@ class Top:
         screen: Screen,
         *,
         read: Callable[[], Snapshot],
-        perform: Callable[[Action, str], str],
+        perform: Callable[[Verb[object], str], str],
         show_logs: Callable[[str, bool], None],
         interval: float,
         clock: Clock,
@@ -385,13 +378,13 @@ class Top:
 
     def _apply(self, question: _Question, background: Background) -> None:
         state = self._state
-        state.message = f"{question.action.verb} {one_line(question.key)} ..."
+        state.message = f"{question.verb.name} {one_line(question.key)} ..."
 
         def request() -> str:
             try:
-                return self._perform(question.action, question.key)
+                return self._perform(question.verb, question.key)
             except (PschedError, OSError) as error:
-                return f"cannot {question.action.verb} {question.key}: {error}"
+                return f"cannot {question.verb.name} {question.key}: {error}"
 
         def take(message: object) -> None:
             state.message = one_line(str(message))
@@ -494,7 +487,7 @@ def top(context: click.Context, *, interval: float, once: bool, as_json: bool) -
     shown = Top(
         screen,
         read=reader.read,
-        perform=lambda action, key: action.perform(schedules, key),
+        perform=partial(perform, schedules),
         show_logs=partial(_show_logs, context, screen),
         interval=interval,
         clock=CLOCK,
