@@ -40,6 +40,18 @@ def duration(*, whole: bool = False, least: float | None = None) -> Callable[[st
     return convert
 
 
+def lasting(
+    *names: str,
+    help: str,  # noqa: A002  # as click calls it
+    whole: bool = False,
+    least: float | None = None,
+    **more: Any,  # noqa: ANN401  # for click
+) -> Callable[[F], F]:
+    """Return an option that takes a `duration`."""
+    type_ = duration(whole=whole, least=least)
+    return click.option(*names, type=type_, metavar="DURATION", help=help, **more)
+
+
 class ConfigLocation(NamedTuple):
     """Where a command reads its settings; the fields are the arguments of `psched.app.read_config`.
 

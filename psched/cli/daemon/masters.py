@@ -113,17 +113,15 @@ def _judge(master: Mapping[str, Any], limits: Limits) -> Mapping[str, Any]:
 
 
 @click.command()
-@click.option(
+@options.lasting(
     "--claims-within",
-    metavar="DURATION",
-    type=options.duration(least=0),
+    least=0,
     help="The longest time since a worker has searched for due tasks. Default: 30s, or twice"
     " poll_interval if that is longer.",
 )
-@click.option(
+@options.lasting(
     "--late-within",
-    metavar="DURATION",
-    type=options.duration(least=0),
+    least=0,
     help="The longest time for which a due task may wait for a free slot. Default: 5m.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -107,11 +107,9 @@ _OPTIONS = (
         "alive_time",
         help="With --exec and --script, the default is 10m, as in PerfectQueue.",
     ),
-    click.option(
+    options.lasting(
         "-b",
         "--heartbeat-interval",
-        type=options.duration(),
-        metavar="DURATION",
         help="Accepted for PerfectQueue, up to three quarters of the timeout, without effect:"
         " psched extends each lease in time.",
     ),

@@ -60,11 +60,11 @@ class _Read:
 
 
 @click.command("load")
-@click.option(
+@options.lasting(
     "--next",
     "period",
-    metavar="DURATION",
-    type=options.duration(whole=True, least=60),
+    whole=True,
+    least=60,
     default="24h",
     help=f"The period from now on ({DURATIONS}), at most 31 days. Default: 24h.",
 )

@@ -14,7 +14,7 @@ from psched.app import CLOCK
 from psched.base.errors import InvalidError
 from psched.base.exec_data import EXEC_TYPE
 from psched.base.texts import brief
-from psched.cli.options import duration
+from psched.cli.options import lasting
 from psched.cli.output import one_line
 from psched.cli.time_format import parse_time
 from psched.config import Config
@@ -44,20 +44,18 @@ _MOST_WARNINGS = 4
 def fields_of_a_schedule(*, new: bool) -> Callable[[Command], Command]:
     """Return a decorator that adds the options to a command."""
     made = (
-        click.option(
+        lasting(
             "--every",
             "interval",
-            type=duration(whole=True),
-            metavar="DURATION",
+            whole=True,
             help="Run at this interval, in place of CRON. Schedules with one interval start at"
             " different times within it.",
         ),
-        click.option(
+        lasting(
             "-d",
             "--delay",
-            type=duration(whole=True),
+            whole=True,
             default=0 if new else None,
-            metavar="DURATION",
             help=_help("Start each run this long after its scheduled time.", "0", new=new),
         ),
         click.option(
@@ -91,10 +89,9 @@ def fields_of_a_schedule(*, new: bool) -> Callable[[Command], Command]:
                 new=new,
             ),
         ),
-        click.option(
+        lasting(
             "--jitter",
-            type=duration(whole=True),
-            metavar="DURATION",
+            whole=True,
             help=_help(
                 "Start each run up to this much later, so that not all schedules start at once.",
                 "the setting jitter",

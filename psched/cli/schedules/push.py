@@ -13,7 +13,7 @@ from psched.base.exec_data import EXEC_TYPE
 from psched.cli import options
 from psched.cli.opening import settings_to_write, warn_of_types
 from psched.cli.operate import waiting
-from psched.cli.options import ConfigLocation, duration
+from psched.cli.options import ConfigLocation
 from psched.cli.schedules.arguments import ProgramCommand, exec_data, with_program
 from psched.cli.time_format import parse_time
 from psched.config import Config
@@ -41,34 +41,22 @@ class _PushCommand(ProgramCommand, waiting.WaitingCommand):
 @click.command(cls=_PushCommand)
 @click.argument("words", metavar="[KEY] [TYPE] [DATA]", nargs=-1)
 @click.option("--at", metavar="TIME", help="Do not start before TIME. Default: now.")
-@click.option(
+@options.lasting(
     "--timeout",
-    type=duration(whole=True),
-    metavar="DURATION",
+    whole=True,
     help="Length of the lease: if the host dies, another host runs the task after this time."
     " Default: the setting alive_time.",
 )
 @waiting.wait
 @waiting.as_json
 @click.option("--max-attempts", type=int, metavar="N", help="Give up after N attempts.")
-@click.option(
+@options.lasting(
     "--expire",
-    type=duration(whole=True),
-    metavar="DURATION",
+    whole=True,
     help="Give up if the task has not finished this long after it was to start.",
 )
-@click.option(
-    "--kill-timeout",
-    type=duration(),
-    metavar="DURATION",
-    help="Stop an attempt that runs longer.",
-)
-@click.option(
-    "--retry-wait",
-    type=duration(whole=True),
-    metavar="DURATION",
-    help="Wait this long after a failed attempt.",
-)
+@options.lasting("--kill-timeout", help="Stop an attempt that runs longer.")
+@options.lasting("--retry-wait", whole=True, help="Wait this long after a failed attempt.")
 @click.option(
     "--raw",
     is_flag=True,

@@ -445,12 +445,8 @@ _SHORTEST = 0.2  # the shortest interval, in seconds
 
 
 @click.command()
-@click.option(
-    "--interval",
-    metavar="DURATION",
-    type=options.duration(least=_SHORTEST),
-    default="2s",
-    help="Time between two screens. Default: 2s.",
+@options.lasting(
+    "--interval", least=_SHORTEST, default="2s", help="Time between two screens. Default: 2s."
 )
 @click.option("--once", is_flag=True, help="Print one screen as plain text.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
