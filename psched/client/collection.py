@@ -278,13 +278,6 @@ class ScheduleCollection:
         insert(self.access, rows)
         return [self[row.key] for row in rows]
 
-    def add_rows(self, rows: Sequence[Row]) -> None:
-        """Add the rows of new schedules, as `add_many` adds schedules.
-
-        `psched.core.declare` has created them with the settings of this collection.
-        """
-        insert(self.access, rows)
-
     def push(
         self,
         key: str | None = None,
@@ -892,17 +885,6 @@ class ScheduleCollection:
 
         verb = Edit(decide or (lambda _: changes))
         return self._previewed(verb, key) if dry_run else verb.apply(self.access, key)
-
-    def try_to_modify(self, changes: Sequence[tuple[Row, Mapping[str, Any]]]) -> Sequence[bool]:
-        """Change the definitions of many rows, as they were read, in one transaction.
-
-        Return for each whether it was changed. If not, `modify` finds out why: the row may have
-        changed since it was read, a change may be invalid, the store may be unavailable or unable
-        to change many schedules at once, or the answer to the change may be lost.
-        """
-        from psched.client.verbs.editing import try_to_modify  # noqa: PLC0415
-
-        return try_to_modify(self.access, changes)
 
     def delete(self, key: str) -> bool:
         """Delete a schedule. If its task runs, its worker first stops it; see `Schedule.delete`."""

@@ -14,7 +14,9 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from psched.base.errors import AlreadyExistsError, InvalidError, NotFoundError
+from psched.client.access import insert
 from psched.client.collection import ScheduleCollection
+from psched.client.verbs.editing import try_to_modify
 from psched.config import Config
 from psched.core.declare import restart
 from psched.core.model import Row
@@ -104,14 +106,13 @@ def apply_plan(
     if made.refused:
         raise AlreadyExistsError("; ".join(f"{key} {why}" for key, why in made.refused.items()))
     if made.added:
-        schedules.add_rows(_new_rows(made.added, schedules, settings, track))
+        insert(schedules.access, _new_rows(made.added, schedules, settings, track))
         for item in made.added:
             report("added", item.key)
     for items in track(_split(made.changed, _TRANSACTION), "changing"):
         seen = [(item.found, item) for item in items if item.found is not None]
-        done = schedules.try_to_modify(
-            [(row, _remaining_changes(item, made, settings, row)) for row, item in seen]
-        )
+        wanted = [(row, _remaining_changes(item, made, settings, row)) for row, item in seen]
+        done = try_to_modify(schedules.access, wanted)
         for (_, item), is_done in zip(seen, done, strict=True):
             if not is_done:
                 schedules.modify(item.key, partial(_remaining_changes, item, made, settings))

@@ -24,6 +24,7 @@ from psched.base.errors import (
 )
 from psched.client.auditor import Author
 from psched.client.collection import ScheduleCollection
+from psched.client.verbs.editing import try_to_modify
 from psched.core.history.protocol import AuditSelection
 from psched.core.history.records import AuditRecord
 from psched.files.apply import apply_plan, make_plan
@@ -454,7 +455,7 @@ class TestAnswersThatAreLost:
             ("replace", lambda s: s["k"].force_finish(), "force_finish"),
             ("delete", lambda s: s["k"].delete(), "delete"),
             ("delete", lambda s: s["brief"].cancel(), "cancel"),
-            ("replace_many", lambda s: s.try_to_modify([(s.read("k").row, {"type": "u"})]),
+            ("replace_many", lambda s: try_to_modify(s.access, [(s.read("k").row, {"type": "u"})]),
              "modify"),
         ],
     )  # fmt: skip

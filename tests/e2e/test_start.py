@@ -334,10 +334,10 @@ def test_on_a_fresh_home_the_state_folder_is_made(small):
 
 
 REFUSING = """
-        from psched.client.collection import ScheduleCollection
-        def refuse(self, schedules):
+        from psched.files import apply
+        def refuse(access, rows):
             raise psched.InvalidError("data", "are too many for this server")
-        ScheduleCollection.add_rows = refuse
+        apply.insert = refuse
 """
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from psched.client.access import insert
 from psched.client.collection import ScheduleCollection
 from psched.core.columns import parse_options
 from psched.core.model import Row
@@ -44,7 +45,7 @@ def add_extra_runs(
     schedule = schedules.read(key).row
     numbers = range(first, first + count)
     rows = [extra_row(schedule, each, at=at, overlap=overlap, **more) for each in numbers]
-    schedules.add_rows(rows)
+    insert(schedules.access, rows)
     return [row.key for row in rows]
 
 

@@ -73,14 +73,13 @@ def test_a_path_works_first_and_alone(module):
 
 
 def test_what_a_handler_gets_has_all_that_a_collection_can_do():
-    """Left out: polling, an older name, parts of apply, alerts, changes to many."""
+    """Left out: polling, an older name, alerts, changes to many."""
 
     def public(cls):
         functions = inspect.getmembers(cls, inspect.isfunction)
         return {name for name, _ in functions if not name.startswith("_")}
 
     assert public(ScheduleCollection) - public(Schedules) == {
-        "add_rows",
         "alerts",
         "close_alerts",
         "durations",
@@ -96,7 +95,6 @@ def test_what_a_handler_gets_has_all_that_a_collection_can_do():
         "select",
         "shown_as_paused",
         "submit",
-        "try_to_modify",
         "workers_seen",
     }
     assert public(Schedules) <= public(ScheduleCollection)

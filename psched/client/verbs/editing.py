@@ -84,7 +84,12 @@ def modify(access: Access, key: str, decide: Decide | None, changes: Mapping[str
 
 
 def try_to_modify(access: Access, seen: Sequence[tuple[Row, Mapping[str, Any]]]) -> Sequence[bool]:
-    """Change rows that have not changed since; see `ScheduleCollection.try_to_modify`."""
+    """Change the definitions of many rows, as they were read, in one transaction.
+
+    Return for each whether it was changed. If not, `ScheduleCollection.modify` finds out why: the
+    row may have changed since it was read, a change may be invalid, the store may be unavailable or
+    unable to change many schedules at once, or the answer to the change may be lost.
+    """
     now = cache(access.store.now)
     try:
         changes = [(row, redeclare(row, new, access.settings, now)) for row, new in seen]
