@@ -29,6 +29,7 @@ from psched.config.kinds import (
     MatchingText,
     Number,
     Parts,
+    Text,
     Texts,
     kinds_of,
     read_parts,
@@ -105,6 +106,14 @@ def parse_url(url: str) -> Target:
         authorization = f"Basic {base64.b64encode(login).decode()}"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Target(parts.scheme == "https", host, port or PORTS[parts.scheme], path, authorization)
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parse_url(url)
+    except ValueError as error:
+        raise InvalidValueError(str(error)) from None
+    return url
 
 
 def header_problem(name: str, value: str) -> str | None:
@@ -272,17 +281,9 @@ _SECRET_HEADER = re.compile("auth|cookie|pass|secret|token|credential|key$", re.
 """Matches the name of a header whose value is a secret."""
 
 
-class _WebhookUrl(Kind):
-    description = "a URL that begins with https:// or http://"
-
-    @override
-    def read(self, value: object, context: Context) -> str:
-        url = self.text(value, context)
-        try:
-            parse_url(url)
-        except ValueError as error:
-            raise InvalidValueError(str(error)) from None
-        return url
+_WEBHOOK_URL = Text(
+    "a URL that begins with https:// or http://", lambda url, _context: _checked_url(url)
+)
 
 
 class Headers(Kind):
@@ -344,7 +345,7 @@ _TYPE = MatchingText("the name of a type", re.compile(r"\S(?:.{0,253}\S)?"))
 class Webhook(NamedTuple):
     """A hook that sends a request to a server."""
 
-    url: Annotated[str, _WebhookUrl()]
+    url: Annotated[str, _WEBHOOK_URL]
     """A secret, because many receivers trust whoever knows it."""
     template: Annotated[str, Choice(*TEMPLATES)] = "json"
     secret: Annotated[str | None, SECRET] = None
@@ -674,11 +675,7 @@ def _read_name(name: object) -> str:
 
 def _read_url(url: str) -> str:
     """Check a URL, and return it without a slash at the end of its path."""
-    try:
-        parse_url(url)
-    except ValueError as error:
-        raise InvalidValueError(str(error)) from None
-    parts = urlsplit(url)
+    parts = urlsplit(_checked_url(url))
     if "#" in url:
         raise InvalidValueError("has a #; remove it and what follows")
     if "rid=" in parts.query:
