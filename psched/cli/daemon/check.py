@@ -25,7 +25,7 @@ from psched.base.errors import (
 )
 from psched.base.file_rights import user_name
 from psched.base.log import STANDARD
-from psched.cli.daemon import worker_options
+from psched.cli.daemon.run import add_options, settings_of_run
 from psched.cli.opening import warn_of_other_database
 from psched.cli.operate.pause_rules import describe_pause
 from psched.cli.options import ConfigLocation
@@ -89,7 +89,7 @@ shown."""
 
 
 @click.command()
-@worker_options.add_options
+@add_options
 @click.option(
     "--schema",
     is_flag=True,
@@ -111,7 +111,7 @@ def check(
 
         click.echo(json.dumps(json_schema(), indent=2))
         return
-    _, settings = worker_options.settings_of_run(location, given, words)
+    _, settings = settings_of_run(location, given, words)
     warn_of_other_database(settings)
     click.echo(f"configuration: {settings.origin or 'built-in defaults'}: ok")
     for remark in remarks(settings):

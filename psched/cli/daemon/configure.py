@@ -9,7 +9,7 @@ import yaml
 from psched import config
 from psched.base.texts import visible
 from psched.cli import options
-from psched.cli.daemon import worker_options
+from psched.cli.daemon.run import add_options, check_heartbeat, overrides_of, with_timeout
 from psched.cli.output import write_file
 from psched.config import Config, urls
 
@@ -21,7 +21,7 @@ _HEADER = """\
 @click.command()
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-@worker_options.add_options
+@add_options
 @click.pass_obj
 def configure(
     location: options.ConfigLocation,
@@ -44,12 +44,12 @@ def configure(
     if source is None and environment is not None:
         raise click.UsageError("-e selects a section of a file; name the file with -c")
     before = {} if source is None else config.read_raw(source, environment)
-    overrides = {**worker_options.overrides(given, words), **replaced}
-    overrides = worker_options.with_timeout(overrides, lambda: before)
+    overrides = {**overrides_of(given, words), **replaced}
+    overrides = with_timeout(overrides, lambda: before)
     settings = {name: value for name, value in before.items() if name not in overrides}
     settings |= _literal(overrides)
     whole = config.from_mapping(settings)
-    worker_options.check_heartbeat(given["heartbeat_interval"], whole)
+    check_heartbeat(given["heartbeat_interval"], whole)
     settings |= _absolute({name: settings[name] for name in overrides if name in settings}, whole)
     write_file(path, _HEADER + _yaml(settings), secret=_is_secret(settings), force=force)
     shown = visible(str(path))  # its name need not be UTF-8
