@@ -177,11 +177,15 @@ def keeping_output(store: Store) -> KeepsOutput:
 # --- requests -----------------------------------------------------------------------------
 
 
-def read_each(send: Send, found: Iterator[T]) -> Iterator[T]:
-    """Yield what a store has found, which it reads page by page."""
-    end = object()
-    while (item := send(lambda: next(found, end))) is not end:
-        yield item  # type: ignore[misc]  # it is not `end`
+def read_each(send: Send, request: Callable[[], Iterator[T]]) -> Iterator[T]:
+    """Send a request for what a store finds, and yield it, which the store reads page by page."""
+    found, end = send(request), object()
+
+    def each() -> Iterator[T]:
+        while (item := send(lambda: next(found, end))) is not end:
+            yield item  # type: ignore[misc]  # it is not `end`
+
+    return each()
 
 
 def retry_while_unavailable(request: Callable[[], T], *, clock: Clock, tries: int) -> T:

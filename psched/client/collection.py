@@ -436,8 +436,7 @@ class ScheduleCollection:
         )
 
     def _list(self, selection: Selection) -> Iterator[ScheduleMetadata]:
-        rows = self._send(lambda: self._store.rows(selection))
-        yield from map(self._metadata, read_each(self._send, rows))
+        yield from map(self._metadata, read_each(self._send, lambda: self._store.rows(selection)))
 
     def _metadata(self, row: Row) -> ScheduleMetadata:
         return ScheduleMetadata(row, self._settings.timezone)
@@ -589,7 +588,7 @@ class ScheduleCollection:
             covering=None if time is None else instant("time", time),
             limit=None if both else limit,
         )
-        records = read_each(self._send, self._send(lambda: history.runs(selection)))
+        records = read_each(self._send, lambda: history.runs(selection))
         if both:
             records = (each for each in records if each.outcome in outcomes)
         return (Run(each, self._zone) for each in islice(records, limit))
@@ -644,7 +643,7 @@ class ScheduleCollection:
         store = keeping_output(self._store)
         if (problem := self._send(store.problem)) is not None:
             raise NotSupportedError(f"no output is kept: {problem}")
-        records = read_each(self._send, self._send(lambda: store.outputs(selection)))
+        records = read_each(self._send, lambda: store.outputs(selection))
         return (Output(each, self._zone) for each in islice(records, limit))
 
     def audited(self, note: str | None) -> AbstractContextManager[None]:
@@ -673,7 +672,7 @@ class ScheduleCollection:
             since=None if since is None else self._earliest(since),
             limit=limit,
         )
-        return read_each(self._send, self._send(lambda: history.audits(selection)))
+        return read_each(self._send, lambda: history.audits(selection))
 
     def _earliest(self, since: Since) -> int:
         return earliest(since, lambda: self._send(self._store.now))
@@ -726,7 +725,7 @@ class ScheduleCollection:
             since=None if since is None else self._earliest(since),
             limit=limit,
         )
-        return read_each(self._send, self._send(lambda: store.find_alerts(selection)))
+        return read_each(self._send, lambda: store.find_alerts(selection))
 
     def close_alerts(self, alerts: Sequence[Alert], text: str) -> Sequence[Alert]:
         """Close open alerts by hand. The same incident is not told of again.

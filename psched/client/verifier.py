@@ -188,7 +188,7 @@ class Verifier:
         return self._send(lambda: self._store.get(key))
 
     def _all(self, query: Callable[[A], Iterator[T]], argument: A) -> Iterator[T]:
-        return read_each(self._send, self._send(lambda: query(argument)))
+        return read_each(self._send, lambda: query(argument))
 
 
 def _without_texts(record: RunRecord) -> RunRecord:

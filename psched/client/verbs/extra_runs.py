@@ -245,13 +245,13 @@ def _records(access: Access, selection: RunSelection) -> Iterator[RunRecord]:
     history = access.store.history
     if history is None or access.send(history.problem) is not None:
         return iter(())
-    return read_each(access.send, access.send(lambda: history.runs(selection)))
+    return read_each(access.send, lambda: history.runs(selection))
 
 
 def _live(access: Access, key: str) -> set[int]:
     """The scheduled times of the extra runs of a schedule that have not ended."""
     selection = Selection(statuses=STATES - ENDED, prefix=prefix_of_extra_runs(key))
-    rows = read_each(access.send, access.send(lambda: access.store.rows(selection)))
+    rows = read_each(access.send, lambda: access.store.rows(selection))
     return {row.next_time or 0 for row in rows if schedule_of(row.key) == key}
 
 
