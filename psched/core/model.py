@@ -143,10 +143,10 @@ class Pause:
     @property
     def columns(self) -> Mapping[str, Any]:
         """The columns of a row with this pause."""
-        return {"paused_at": self.since, "paused_until": self.until, "pause_note": self.note}
+        return dict(zip(NO_PAUSE, (self.since, self.until, self.note), strict=True))
 
 
-NO_PAUSE = Pause().columns
+NO_PAUSE: Mapping[str, Any] = dict.fromkeys(("paused_at", "paused_until", "pause_note"))
 """The columns of a row that is not paused."""
 
 TOLD = ("decided_until", "moved_at", "local_time", "reason_code", *NO_PAUSE)
