@@ -25,7 +25,8 @@ an empty store for each test, and returns a function that opens this store::
                 backend.disconnect()
 
 Each call of the function must return a new instance for the same, initialised store, because each
-worker has its own instance. Some tests call the function in several threads. If you call
+worker has its own instance. The fixtures ``store`` and ``other`` of the classes are two of them.
+Some tests call the function in several threads. If you call
 ``pytest.register_assert_rewrite("psched.testing")`` before the import, a failed test shows the
 compared values.
 

@@ -10,7 +10,7 @@ from typing import Any
 from psched.core.alerts.alert import Alert, Delivery, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
 from psched.core.store_protocol import Store
-from psched.testing.store_contract.bench import LONG_AGO, BackendFactory, wait_until
+from psched.testing.store_contract.bench import LONG_AGO, BackendFactory, WithStore, wait_until
 from psched.testing.store_contract.contention import at_once
 
 SINCE = LONG_AGO * 1000  # when the first incident of a test began, in milliseconds
@@ -104,11 +104,10 @@ def let_time_pass(store: Store) -> int:
     return now_ms(store)
 
 
-class Raising:
+class Raising(WithStore):
     """Tests that each alert is raised once, and at most one of each subject is open."""
 
-    def test_a_raised_alert_is_kept(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_raised_alert_is_kept(self, store: Store, other: Store) -> None:
         assert alerts_of(store).problem() is None
         assert stored(store) == []
         before = now_ms(store)
@@ -116,17 +115,15 @@ class Raising:
         assert before <= found.raised <= now_ms(store) + 1
         assert found == changed(alert(), raised=found.raised)
         assert stored(store) == [found]
-        assert stored(backend_factory()) == [found]
+        assert stored(other) == [found]
         store.try_rights()
         assert stored(store) == [found]
 
-    def test_no_alert_is_raised_at_once(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_no_alert_is_raised_at_once(self, store: Store) -> None:
         assert [*alerts_of(store).raise_alerts([])] == []
         assert stored(store) == []
 
-    def test_every_field_is_kept(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_every_field_is_kept(self, store: Store) -> None:
         given = [
             alert("", host="host.example", rule=Rule.NO_SLOT, since=0, text=""),
             alert(
@@ -149,25 +146,18 @@ class Raising:
             assert after == changed(before, raised=after.raised, next_try=next_try)
         assert {each.key: each for each in stored(store)} == {each.key: each for each in found}
 
-    def test_a_text_of_any_origin_does_not_prevent_an_alert(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_text_of_any_origin_does_not_prevent_an_alert(self, store: Store) -> None:
         found = one_raised(store, text="\0 \ud800" + "x" * 100_000, label="\0" * 1000)
         assert "x" * 900 in found.text
         assert stored(store) == [found]
 
-    def test_the_delivery_of_a_raised_alert_is_due_if_a_hook_is_named(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_the_delivery_of_a_raised_alert_is_due_if_a_hook_is_named(self, store: Store) -> None:
         told = one_raised(store, "told", on_raise=("mail",))
         assert told.next_try == told.raised
         assert one_raised(store, "not told", on_close=("mail",)).next_try is None
         assert identities(taken(store)) == identities([told])
 
-    def test_what_happens_later_is_not_raised(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_what_happens_later_is_not_raised(self, store: Store) -> None:
         given = alert(
             raised=5,
             closed=6,
@@ -182,8 +172,7 @@ class Raising:
         assert found.raised != given.raised
         assert stored(store, only_open=True) == [found]
 
-    def test_an_alert_that_exists_is_not_raised(self, backend_factory: BackendFactory) -> None:
-        store, other = backend_factory(), backend_factory()
+    def test_an_alert_that_exists_is_not_raised(self, store: Store, other: Store) -> None:
         first = one_raised(store, text="first")
         assert [*alerts_of(other).raise_alerts([alert(text="second")])] == []
         assert stored(store) == [first]
@@ -191,10 +180,7 @@ class Raising:
         assert [*alerts_of(store).raise_alerts([alert(text="third")])] == []
         assert stored(store) == [closed]
 
-    def test_an_alert_whose_subject_has_an_open_one_is_not_raised(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_an_alert_whose_subject_has_an_open_one_is_not_raised(self, store: Store) -> None:
         first = one_raised(store)
         later = alert(since=SINCE + 1)
         assert [*alerts_of(store).raise_alerts([later])] == []
@@ -204,18 +190,12 @@ class Raising:
         assert stored(store, only_open=True) == second
         assert [*alerts_of(store).raise_alerts([alert(since=SINCE + 2), alert()])] == []
 
-    def test_of_one_subject_any_number_of_alerts_can_be_closed(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_of_one_subject_any_number_of_alerts_can_be_closed(self, store: Store) -> None:
         closed = [one_closed(store, since=SINCE + number) for number in range(5)]
         assert identities(stored(store)) == identities(closed)
         assert stored(store, only_open=True) == []
 
-    def test_key_host_rule_and_since_identify_an_alert(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_key_host_rule_and_since_identify_an_alert(self, store: Store) -> None:
         others = [
             alert("a"),
             alert("A"),
@@ -234,19 +214,13 @@ class Raising:
         assert closed.subject == ("a", "", "late")
         assert len(stored(store, only_open=True)) == len(others) - 1
 
-    def test_the_same_alert_twice_in_one_request_is_raised_once(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_the_same_alert_twice_in_one_request_is_raised_once(self, store: Store) -> None:
         several = [alert(), alert(), alert(since=SINCE + 1), alert("other"), alert()]
         found = alerts_of(store).raise_alerts(several)
         assert sorted(each.key for each in found) == ["k", "other"]
         assert {each.key: each for each in stored(store)} == {each.key: each for each in found}
 
-    def test_those_that_are_new_are_raised_beside_those_that_exist(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_those_that_are_new_are_raised_beside_those_that_exist(self, store: Store) -> None:
         many = [alert(f"k{number}") for number in range(MANY)]
         raised(store, *many[::2])
         found = alerts_of(store).raise_alerts(many)
@@ -269,7 +243,7 @@ class Raising:
         assert identities(stored(backend_factory())) == identities(many)
 
     def test_of_several_alerts_of_a_subject_one_is_raised(
-        self, backend_factory: BackendFactory
+        self, store: Store, backend_factory: BackendFactory
     ) -> None:
         keys = [f"k{number}" for number in range(40)]
         found = at_once(
@@ -281,7 +255,6 @@ class Raising:
             ],
         )
         assert sorted(each.key for each in chain.from_iterable(found)) == sorted(keys)
-        store = backend_factory()
         assert sorted(each.key for each in stored(store, only_open=True)) == sorted(keys)
         assert one_stored(store, keys[0]) in [*chain.from_iterable(found)]
 
@@ -289,11 +262,10 @@ class Raising:
 WHY = "it has run"
 
 
-class Closing:
+class Closing(WithStore):
     """Tests that each alert is closed once, and that its hooks are told."""
 
-    def test_a_closed_alert_is_kept(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_closed_alert_is_kept(self, store: Store, other: Store) -> None:
         opened = one_raised(store, label="a label")
         before = let_time_pass(store)
         (closed,) = alerts_of(store).close_alerts([opened], WHY)
@@ -301,26 +273,21 @@ class Closing:
         assert before <= closed.closed <= now_ms(store) + 1
         assert closed == changed(opened, closed=closed.closed, closed_text=WHY)
         assert stored(store) == [closed]
-        assert stored(backend_factory(), only_open=True) == []
+        assert stored(other, only_open=True) == []
 
-    def test_no_alert_is_closed_at_once(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_no_alert_is_closed_at_once(self, store: Store) -> None:
         opened = one_raised(store)
         assert [*alerts_of(store).close_alerts([], WHY)] == []
         assert stored(store) == [opened]
 
-    def test_an_alert_that_was_closed_stays_as_it_is(self, backend_factory: BackendFactory) -> None:
-        store, other = backend_factory(), backend_factory()
+    def test_an_alert_that_was_closed_stays_as_it_is(self, store: Store, other: Store) -> None:
         opened = one_raised(store, on_close=("mail",))
         (closed,) = alerts_of(store).close_alerts([opened], WHY)
         let_time_pass(store)
         assert [*alerts_of(other).close_alerts([opened, closed], "another reason")] == []
         assert stored(store) == [closed]
 
-    def test_an_alert_that_does_not_exist_is_not_closed(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_an_alert_that_does_not_exist_is_not_closed(self, store: Store) -> None:
         opened = one_raised(store)
         others = [
             changed(opened, since=SINCE + 1),
@@ -331,44 +298,29 @@ class Closing:
         assert [*alerts_of(store).close_alerts(others, WHY)] == []
         assert stored(store) == [opened]
 
-    def test_the_same_alert_twice_in_one_request_is_closed_once(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_the_same_alert_twice_in_one_request_is_closed_once(self, store: Store) -> None:
         opened = one_raised(store)
         assert len(alerts_of(store).close_alerts([opened, opened], WHY)) == 1
 
-    def test_a_text_of_any_origin_does_not_prevent_the_end(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_text_of_any_origin_does_not_prevent_the_end(self, store: Store) -> None:
         (closed,) = alerts_of(store).close_alerts([one_raised(store)], "\0 \ud800" + "x" * 100_000)
         assert "x" * 900 in (closed.closed_text or "")
         assert stored(store) == [closed]
 
-    def test_many_alerts_are_closed_and_the_others_stay_open(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_many_alerts_are_closed_and_the_others_stay_open(self, store: Store) -> None:
         many = raised(store, *(alert(f"k{number}") for number in range(MANY)))
         alerts_of(store).close_alerts(many[:3], WHY)
         closed = alerts_of(store).close_alerts(many[: MANY // 2], WHY)
         assert identities(closed) == identities(many[3 : MANY // 2])
         assert identities(stored(store, only_open=True)) == identities(many[MANY // 2 :])
 
-    def test_the_delivery_of_a_closed_alert_is_due_if_a_hook_is_named(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_the_delivery_of_a_closed_alert_is_due_if_a_hook_is_named(self, store: Store) -> None:
         told = one_closed(store, "told", on_close=("mail",))
         assert told.next_try == told.closed
         assert one_closed(store, "not told").next_try is None
         assert identities(taken(store)) == identities([told])
 
-    def test_a_delivery_that_is_due_already_stays_due(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_delivery_that_is_due_already_stays_due(self, store: Store) -> None:
         for hooks in (), ("mail",):
             key = f"k{len(hooks)}"
             opened = one_raised(store, key, on_raise=("mail",), on_close=hooks)
@@ -376,10 +328,7 @@ class Closing:
             (closed,) = alerts_of(store).close_alerts([opened], WHY)
             assert closed.next_try == opened.next_try
 
-    def test_a_later_delivery_is_due_now_if_a_hook_is_told_of_the_end(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_later_delivery_is_due_now_if_a_hook_is_told_of_the_end(self, store: Store) -> None:
         for hooks in (), ("mail",):
             key = f"k{len(hooks)}"
             one_raised(store, key, on_raise=("mail",), on_close=hooks)
@@ -389,18 +338,18 @@ class Closing:
             assert closed.next_try == (closed.closed if hooks else LATER)
 
     def test_a_lease_does_not_end_when_the_alert_is_closed(
-        self, backend_factory: BackendFactory
+        self, store: Store, other: Store
     ) -> None:
-        store = backend_factory()
         one_raised(store, on_raise=("mail",), on_close=("mail",))
         held = one_taken(store)
-        (closed,) = alerts_of(backend_factory()).close_alerts([held], WHY)
+        (closed,) = alerts_of(other).close_alerts([held], WHY)
         assert (closed.next_try, closed.owner) == (held.next_try, held.owner)
         assert closed.fence == held.fence
         assert taken(store, "monitor.2") == []
 
-    def test_of_several_monitors_one_closes_an_alert(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_of_several_monitors_one_closes_an_alert(
+        self, store: Store, backend_factory: BackendFactory
+    ) -> None:
         many = raised(store, *(alert(f"k{number}") for number in range(120)))
         closed = at_once(
             backend_factory,
@@ -418,7 +367,7 @@ class Closing:
         assert one_stored(store, "k0") in [*chain.from_iterable(closed)]
 
     def test_an_alert_that_is_closed_and_raised_at_once_is_open_once(
-        self, backend_factory: BackendFactory
+        self, store: Store, backend_factory: BackendFactory
     ) -> None:
         opened = raised(backend_factory(), *(alert(f"k{number}") for number in range(40)))
 
@@ -430,7 +379,6 @@ class Closing:
                     alerts_of(store).raise_alerts([changed(each, since=SINCE + number)])
 
         at_once(backend_factory, work)
-        store = backend_factory()
         open_now = [each.subject for each in stored(store, only_open=True)]
         assert len({*open_now}) == len(open_now)
         assert len(stored(store)) == len(opened) + len(open_now)
@@ -440,11 +388,10 @@ KEYS = ("a", "A", "b", "")
 RULES = (Rule.LATE, Rule.SILENT, Rule.UNUSUAL)
 
 
-class Listing:
+class Listing(WithStore):
     """Tests that a selection has the alerts that fulfil it, in the order of their times."""
 
-    def test_those_that_were_raised_last_come_first(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_those_that_were_raised_last_come_first(self, store: Store) -> None:
         keys = ["b", "c", "a", "d"]
         for key in keys:
             one_raised(store, key)
@@ -454,10 +401,7 @@ class Listing:
         alerts_of(store).close_alerts([alert("c")], "it has run")
         assert [each.key for each in stored(store)] == keys[::-1]
 
-    def test_a_selection_has_the_alerts_that_fulfil_it(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_selection_has_the_alerts_that_fulfil_it(self, store: Store) -> None:
         for number in range(3):
             found = raised(
                 store,
@@ -489,8 +433,7 @@ class Listing:
             for limit in 0, 1, 2, len(expected), MANY:
                 assert stored(store, **conditions, limit=limit) == expected[:limit], conditions
 
-    def test_many_alerts_are_read_in_pages(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_many_alerts_are_read_in_pages(self, store: Store) -> None:
         many = raised(store, *(alert(f"k{number:03}") for number in range(MANY)))
         found = stored(store)
         assert identities(found) == identities(many)
@@ -500,10 +443,7 @@ class Listing:
         assert stored(store, limit=MANY - 7) == found[:-7]
         assert stored(store, rules=frozenset({Rule.LATE})) == found
 
-    def test_many_alerts_of_one_key_are_read_in_pages(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_many_alerts_of_one_key_are_read_in_pages(self, store: Store) -> None:
         many = raised(store, *(alert(host=f"h{number:03}") for number in range(MANY)))
         one_raised(store, "other")
         found = stored(store, key="k")
@@ -512,9 +452,8 @@ class Listing:
         assert stored(store, key="k", limit=MANY - 7) == found[:-7]
 
     def test_an_alert_that_is_raised_meanwhile_does_not_disturb_a_listing(
-        self, backend_factory: BackendFactory
+        self, store: Store, other: Store
     ) -> None:
-        store, other = backend_factory(), backend_factory()
         many = raised(store, *(alert(f"k{number:03}") for number in range(MANY)))
         let_time_pass(store)
         listing = alerts_of(store).find_alerts()
@@ -545,11 +484,10 @@ DELIVERIES = MappingProxyType(
 HOOKS: Mapping[str, Any] = {"on_raise": ("mail",), "on_close": ("mail",)}
 
 
-class Delivering:
+class Delivering(WithStore):
     """Tests that each event is delivered under a lease, and that none is forgotten."""
 
-    def test_a_taken_alert_is_leased(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_taken_alert_is_leased(self, store: Store, backend_factory: BackendFactory) -> None:
         opened = one_raised(store, on_raise=("mail",))
         before = now_ms(store)
         held = one_taken(store, "m" * 64, LEASE)
@@ -561,8 +499,7 @@ class Delivering:
         assert taken(backend_factory(), "monitor.2") == []
         assert taken(store, "m" * 64) == []
 
-    def test_what_is_not_due_is_not_taken(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_what_is_not_due_is_not_taken(self, store: Store) -> None:
         assert taken(store) == []
         one_raised(store, "not told")
         one_closed(store, "closed")
@@ -571,10 +508,7 @@ class Delivering:
         assert alerts_of(store).note_deliveries(changed(held, next_try=now_ms(store) + 60_000))
         assert taken(store) == []
 
-    def test_an_alert_is_due_again_when_its_lease_has_ended(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_an_alert_is_due_again_when_its_lease_has_ended(self, store: Store) -> None:
         one_raised(store, on_raise=("mail",))
         first = one_taken(store, "monitor.1", MOMENT)
         found = taken_at_last(store, "monitor.2")
@@ -583,9 +517,8 @@ class Delivering:
         assert taken(store, "monitor.1") == []
 
     def test_no_more_alerts_are_taken_than_the_limit_those_due_longest_first(
-        self, backend_factory: BackendFactory
+        self, store: Store
     ) -> None:
-        store = backend_factory()
         keys = ["d", "a", "c", "b", "e"]
         for key in keys:
             one_raised(store, key, on_raise=("mail",))
@@ -594,8 +527,7 @@ class Delivering:
         assert [each.key for each in taken(store, limit=0)] == []
         assert [each.key for each in taken(store)] == keys[2:]
 
-    def test_many_alerts_are_taken(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_many_alerts_are_taken(self, store: Store) -> None:
         many = raised(store, *(alert(f"k{n}", on_raise=("mail",)) for n in range(MANY)))
         held: list[Alert] = []
         while found := taken(store, limit=MANY):
@@ -603,10 +535,7 @@ class Delivering:
         assert identities(held) == identities(many)
         assert {(each.owner, each.fence) for each in held} == {("monitor.1", 1)}
 
-    def test_noted_deliveries_are_kept_and_end_the_lease(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_noted_deliveries_are_kept_and_end_the_lease(self, store: Store) -> None:
         for number, next_try in enumerate((None, LATER, SINCE)):
             key = f"k{number}"
             one_raised(store, key, **HOOKS)
@@ -617,29 +546,26 @@ class Delivering:
         (again,) = taken(store, "monitor.2")
         assert (again.key, again.fence, again.deliveries) == ("k2", 2, DELIVERIES)
 
-    def test_only_deliveries_and_next_try_are_noted(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_only_deliveries_and_next_try_are_noted(self, store: Store) -> None:
         one_raised(store, **HOOKS)
         held = one_taken(store)
         other = changed(held, text="another", label="another", type="another", on_raise=())
         assert alerts_of(store).note_deliveries(changed(other, next_try=None))
         assert one_stored(store) == changed(held, next_try=None, owner=None)
 
-    def test_a_lease_ends_once(self, backend_factory: BackendFactory) -> None:
+    def test_a_lease_ends_once(self, store: Store, other: Store) -> None:
         """As after a lost answer: the second request changes nothing."""
-        store = backend_factory()
         one_raised(store, **HOOKS)
         held = one_taken(store)
         noted = changed(held, deliveries=DELIVERIES, next_try=SINCE)
         assert alerts_of(store).note_deliveries(noted)
-        assert not alerts_of(backend_factory()).note_deliveries(changed(held, next_try=None))
+        assert not alerts_of(other).note_deliveries(changed(held, next_try=None))
         assert one_stored(store) == changed(noted, owner=None)
         again = one_taken(store, "monitor.1")
         assert not alerts_of(store).note_deliveries(noted)
         assert one_stored(store) == again
 
-    def test_without_the_lease_nothing_is_noted(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_without_the_lease_nothing_is_noted(self, store: Store) -> None:
         one_raised(store, **HOOKS)
         held = one_taken(store)
         for other in (
@@ -655,20 +581,14 @@ class Delivering:
             assert not alerts_of(store).note_deliveries(noted)
         assert stored(store) == [held]
 
-    def test_a_monitor_that_another_one_has_followed_notes_nothing(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_monitor_that_another_one_has_followed_notes_nothing(self, store: Store) -> None:
         one_raised(store, **HOOKS)
         held = one_taken(store, "monitor.1", MOMENT)
         found = taken_at_last(store, "monitor.2")
         assert not alerts_of(store).note_deliveries(changed(held, next_try=None))
         assert stored(store) == found
 
-    def test_a_late_monitor_that_no_other_has_followed_notes(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_late_monitor_that_no_other_has_followed_notes(self, store: Store) -> None:
         one_raised(store, **HOOKS)
         held = one_taken(store, "monitor.1", MOMENT)
         wait_until(lambda: now_ms(store) > (held.next_try or 0) + 1, "the lease is over")
@@ -676,9 +596,8 @@ class Delivering:
         assert taken(store, "monitor.2") == []
 
     def test_an_alert_that_was_closed_during_the_delivery_is_due_afterwards(
-        self, backend_factory: BackendFactory
+        self, store: Store, backend_factory: BackendFactory
     ) -> None:
-        store = backend_factory()
         for next_try in None, LATER:
             key = f"k{next_try}"
             opened = one_raised(store, key, **HOOKS)
@@ -695,9 +614,8 @@ class Delivering:
             assert one_taken(store, "monitor.2").closed == found.closed
 
     def test_without_a_hook_for_the_end_a_closed_alert_is_not_due_afterwards(
-        self, backend_factory: BackendFactory
+        self, store: Store
     ) -> None:
-        store = backend_factory()
         for next_try in None, LATER:
             key = f"k{next_try}"
             opened = one_raised(store, key, on_raise=("mail",))
@@ -707,9 +625,8 @@ class Delivering:
             assert one_stored(store, key).next_try == next_try
 
     def test_an_alert_that_was_closed_before_the_delivery_is_not_due_afterwards(
-        self, backend_factory: BackendFactory
+        self, store: Store
     ) -> None:
-        store = backend_factory()
         for next_try in None, LATER:
             key = f"k{next_try}"
             one_closed(store, key, **HOOKS)
@@ -734,9 +651,8 @@ class Delivering:
             assert {(each.owner, each.fence) for each in own} <= {(f"monitor.{number}", 1)}
 
     def test_leases_that_have_ended_are_each_taken_over_by_one_monitor(
-        self, backend_factory: BackendFactory
+        self, store: Store, backend_factory: BackendFactory
     ) -> None:
-        store = backend_factory()
         raised(store, *(alert(f"k{n}", on_raise=("mail",)) for n in range(20)))
         first = taken(store, "dead", MOMENT)
         last = max(each.next_try or 0 for each in first)
@@ -746,8 +662,9 @@ class Delivering:
         assert identities(own) == identities(first)
         assert {each.fence for each in own} == {2}
 
-    def test_of_several_requests_one_ends_a_lease(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_of_several_requests_one_ends_a_lease(
+        self, store: Store, backend_factory: BackendFactory
+    ) -> None:
         raised(store, *(alert(f"k{n}", on_raise=("mail",)) for n in range(40)))
         held = taken(store)
 
@@ -764,9 +681,10 @@ class Delivering:
             tries = one_stored(store, each.key).deliveries["raised/mail"].tries
             assert tries == done.index(True)
 
-    def test_the_end_of_an_alert_is_never_forgotten(self, backend_factory: BackendFactory) -> None:
+    def test_the_end_of_an_alert_is_never_forgotten(
+        self, store: Store, backend_factory: BackendFactory
+    ) -> None:
         """Whether the alert is closed before, during or after the request that ends its lease."""
-        store = backend_factory()
         raised(store, *(alert(f"k{number}", **HOOKS) for number in range(60)))
         held = taken(store)
 
@@ -783,13 +701,10 @@ class Delivering:
         assert identities(taken(store, "monitor.2")) == identities(held)
 
 
-class Trimming:
+class Trimming(WithStore):
     """Tests that only what is over and delivered is deleted."""
 
-    def test_alerts_that_were_closed_before_a_time_are_deleted(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_alerts_that_were_closed_before_a_time_are_deleted(self, store: Store) -> None:
         closed = []
         for number in range(3):
             closed.append(one_closed(store, f"k{number}"))
@@ -802,10 +717,7 @@ class Trimming:
         assert stored(store) == []
         assert _trim(store) == 0
 
-    def test_what_is_open_or_has_a_delivery_left_is_kept(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_what_is_open_or_has_a_delivery_left_is_kept(self, store: Store) -> None:
         kept = [one_raised(store, "open")]
         one_closed(store, "delivered", on_close=("mail",))
         assert alerts_of(store).note_deliveries(changed(one_taken(store), next_try=None))
@@ -819,8 +731,7 @@ class Trimming:
         assert _trim(store) == 1
         assert identities(stored(store)) == identities(kept)
 
-    def test_no_more_are_deleted_than_the_limit(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_no_more_are_deleted_than_the_limit(self, store: Store) -> None:
         many = raised(store, *(alert(f"k{number}") for number in range(MANY)))
         alerts_of(store).close_alerts(many, "it has run")
         assert _trim(store, limit=3) == 3  # noqa: PLR2004  # the limit
@@ -830,17 +741,15 @@ class Trimming:
             assert deleted <= 200  # noqa: PLR2004  # the limit
         assert stored(store) == []
 
-    def test_a_deleted_alert_can_be_raised_again(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_deleted_alert_can_be_raised_again(self, store: Store) -> None:
         one_closed(store, on_raise=())
         assert _trim(store) == 1
         again = one_raised(store)
         assert stored(store, key="k", only_open=True) == [again]
 
     def test_of_several_monitors_one_deletes_an_alert(
-        self, backend_factory: BackendFactory
+        self, store: Store, backend_factory: BackendFactory
     ) -> None:
-        store = backend_factory()
         many = raised(store, *(alert(f"k{number}") for number in range(120)))
         alerts_of(store).close_alerts(many, "it has run")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from psched.core.store_protocol import Store
-from psched.testing.store_contract.bench import BackendFactory
+from psched.testing.store_contract.bench import BackendFactory, WithStore
 
 _PATIENCE = 60.0  # seconds in which an announcement must arrive, far more than it takes
 
@@ -60,7 +60,7 @@ def announce(store: Store) -> None:
     store.announcements.announce()
 
 
-class AnnouncesContract:
+class AnnouncesContract(WithStore):
     """Tests of a store that carries announcements. A subclass needs ``backend_factory``."""
 
     def test_everybody_who_listens_is_told_each_time(self, backend_factory: BackendFactory) -> None:
@@ -77,18 +77,14 @@ class AnnouncesContract:
             assert another.heard_nothing()
 
     def test_who_listens_again_is_told_once_because_announcements_may_have_been_missed(
-        self, backend_factory: BackendFactory
+        self, store: Store
     ) -> None:
-        store = backend_factory()
         for _ in range(2):
             with listening(store) as listener:  # which waits until it was told
                 assert listener.heard_nothing()
             announce(store)
 
-    def test_a_store_can_be_used_for_other_things_after_it_has_listened(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_store_can_be_used_for_other_things_after_it_has_listened(self, store: Store) -> None:
         with listening(store):
             pass
         assert store.now() > 0

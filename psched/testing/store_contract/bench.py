@@ -9,6 +9,11 @@ from psched.base.clock import Clock, SystemClock
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Claimed, Store
 
+try:
+    from pytest import fixture  # noqa: PT013  # the name is the one below, too
+except ModuleNotFoundError:  # the classes can be imported without pytest, though not run
+    fixture = staticmethod  # type: ignore[assignment]
+
 BackendFactory = Callable[[], Store]
 """Opens the test's store; each call returns a new instance, independent of earlier instances."""
 
@@ -27,6 +32,20 @@ PATIENCE = 30.0
 
 clock: Clock = SystemClock()
 """What the tests wait by; to replace if the store's clock is a manual one."""
+
+
+class WithStore:
+    """What the classes of tests share: two instances for the test's store."""
+
+    @fixture
+    def store(self, backend_factory: BackendFactory) -> Store:
+        """An instance for the test's store."""
+        return backend_factory()
+
+    @fixture
+    def other(self, backend_factory: BackendFactory) -> Store:
+        """Another instance, as that of another worker."""
+        return backend_factory()
 
 
 def due(key: str, since: int = LONG_AGO, **columns: Any) -> Row:  # noqa: ANN401  # a Row's fields

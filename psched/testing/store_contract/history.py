@@ -24,6 +24,7 @@ from psched.testing.store_contract.bench import (
     LEASE,
     LONG_AGO,
     BackendFactory,
+    WithStore,
     add,
     claim,
     claim_all,
@@ -122,34 +123,28 @@ def until_nothing_is_left(delete: Callable[[], int]) -> int:
     return total
 
 
-class Recording:
+class Recording(WithStore):
     """Tests that each applied settlement, and each other attempt, is recorded once."""
 
-    def test_a_store_that_keeps_a_history_has_no_problem(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_store_that_keeps_a_history_has_no_problem(self, store: Store) -> None:
         assert history_of(store).problem() is None
         assert history_of(store).lost_records == 0
         assert runs(store) == []
 
-    def test_an_applied_settlement_is_recorded(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_an_applied_settlement_is_recorded(self, store: Store, other: Store) -> None:
         held = leased(store, "k")
         record = recorded(held)
         assert settled(store, ending_with(held, record)) == {"k": Settled.DONE}
-        assert runs(backend_factory()) == [record]
+        assert runs(other) == [record]
         assert found(store, "k").owner is None
 
-    def test_a_settlement_without_records_is_not_recorded(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_settlement_without_records_is_not_recorded(self, store: Store) -> None:
         assert settled(store, ending(leased(store, "k"))) == {"k": Settled.DONE}
         assert runs(store) == []
 
-    def test_a_repeated_settlement_is_recorded_once(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_repeated_settlement_is_recorded_once(
+        self, store: Store, backend_factory: BackendFactory
+    ) -> None:
         kept, gone = leased(store, "kept"), leased(store, "gone", "worker.2")
         ends = [
             ending_with(kept, recorded(kept)),
@@ -159,18 +154,14 @@ class Recording:
             assert settled(sender, *ends) == {"kept": Settled.DONE, "gone": Settled.DONE}
         assert sorted(each.key for each in runs(store)) == ["gone", "kept"]
 
-    def test_a_repeated_settlement_with_other_records_changes_none(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_repeated_settlement_with_other_records_changes_none(self, store: Store) -> None:
         held = leased(store, "k")
         first = recorded(held)
         settled(store, ending_with(held, first))
         settled(store, ending_with(held, changed(first, ended=ENDED + 1, reason="again")))
         assert runs(store) == [first]
 
-    def test_a_settlement_can_have_several_records(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_settlement_can_have_several_records(self, store: Store) -> None:
         held = leased(store, "k")
         ran = recorded(held)
         skipped = changed(
@@ -188,9 +179,8 @@ class Recording:
         assert are_same(runs(store), [ran, skipped])
 
     def test_a_settlement_can_have_the_record_of_an_earlier_lease_in_front(
-        self, backend_factory: BackendFactory
+        self, store: Store
     ) -> None:
-        store = backend_factory()
         held = leased(store, "k", "worker.2")
         lost = recorded(held, owner="worker.1", fence=held.fence - 1, outcome=Outcome.LOST)
         gave_up = recorded(held, outcome=None, attempt=0, fate=Fate.GAVE_UP)
@@ -199,10 +189,7 @@ class Recording:
         history_of(store).record([lost])
         assert runs(store) == [gave_up, lost]
 
-    def test_the_record_of_an_earlier_lease_that_is_known_already_stays(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_the_record_of_an_earlier_lease_that_is_known_already_stays(self, store: Store) -> None:
         add(store, "a", "b")
         outcomes = {"a": Outcome.LOST, "b": Outcome.PREEMPTED}
         for held in claim(store, "worker.2").rows:
@@ -213,21 +200,17 @@ class Recording:
             assert settled(store, ending_with(held, again, gave_up)) == {held.key: Settled.DONE}
             assert runs(store, key=held.key) == [gave_up, known]
 
-    def test_a_preempted_settlement_is_not_recorded(self, backend_factory: BackendFactory) -> None:
-        one, other = backend_factory(), backend_factory()
-        (lost,) = leased_for_a_moment(one, "k")
+    def test_a_preempted_settlement_is_not_recorded(self, store: Store, other: Store) -> None:
+        (lost,) = leased_for_a_moment(store, "k")
         claim(other, "w.2")
         for end in (
             ending_with(lost, recorded(lost)),
             ending_with(lost, recorded(lost), remove=True),
         ):
-            assert settled(one, end) == {"k": Settled.PREEMPTED}
-        assert runs(one) == []
+            assert settled(store, end) == {"k": Settled.PREEMPTED}
+        assert runs(store) == []
 
-    def test_a_settlement_of_a_row_that_is_gone_is_not_recorded(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_settlement_of_a_row_that_is_gone_is_not_recorded(self, store: Store) -> None:
         held = leased(store, "k")
         settled(store, ending(held, remove=True))
         assert settled(store, ending_with(held, recorded(held))) == {"k": Settled.PREEMPTED}
@@ -248,8 +231,7 @@ class Recording:
         assert settled(worker, ending_with(found(worker, "k"), again)) == {"k": Settled.DONE}
         assert runs(worker) == [again]
 
-    def test_the_removal_of_a_row_is_recorded(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_the_removal_of_a_row_is_recorded(self, store: Store) -> None:
         held = leased(store, "k")
         record = recorded(held, outcome=Outcome.CANCELLED, fate=Fate.CANCELLED)
         assert settled(store, ending_with(held, record, remove=True)) == {"k": Settled.DONE}
@@ -291,8 +273,7 @@ class Recording:
         applied = [records[key] for key in ("finished", "removed", "repeated")]
         assert are_same(runs(worker), applied)
 
-    def test_many_settlements_are_recorded_at_once(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_many_settlements_are_recorded_at_once(self, store: Store) -> None:
         keys = [f"k{number}" for number in range(MANY)]
         add(store, *keys)
         rows = claim_all(store, "w")
@@ -301,10 +282,9 @@ class Recording:
         assert sorted(each.key for each in runs(store)) == sorted(keys)
 
     def test_a_key_that_is_deleted_and_added_again_has_records_of_both_schedules(
-        self, backend_factory: BackendFactory
+        self, store: Store
     ) -> None:
         """Their leases can have the same fence, because fences begin anew with the schedule."""
-        store = backend_factory()
         records = []
         for count in range(2):
             held = leased(store, "k", f"worker.{count}")
@@ -313,10 +293,7 @@ class Recording:
             store.delete("k")
         assert runs(store) == records[::-1]
 
-    def test_each_attempt_of_an_occurrence_has_a_record(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_each_attempt_of_an_occurrence_has_a_record(self, store: Store) -> None:
         add(store, "k")
         records = []
         for count in range(3):
@@ -325,8 +302,7 @@ class Recording:
             settled(store, ending_with(held, records[-1]))
         assert runs(store) == records[::-1]
 
-    def test_every_field_of_a_record_is_kept(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_every_field_of_a_record_is_kept(self, store: Store) -> None:
         held = leased(store, "k", "nonce-of-a-worker.17")
         full = recorded(
             held,
@@ -356,8 +332,7 @@ class Recording:
         settled(store, ending_with(held, full))
         assert runs(store) == [full]
 
-    def test_records_outlive_their_schedule(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_records_outlive_their_schedule(self, store: Store) -> None:
         held = leased(store, "k")
         settled(store, ending_with(held, recorded(held)))
         store.delete("k")
@@ -365,23 +340,17 @@ class Recording:
 
     # --- records of other attempts -----------------------------------------------------
 
-    def test_lost_and_preempted_attempts_are_recorded(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_lost_and_preempted_attempts_are_recorded(self, store: Store, other: Store) -> None:
         records = [
             made("a", owner="w.1", outcome=Outcome.LOST),
             made("b", owner="w.1", outcome=Outcome.PREEMPTED),
         ]
         history_of(store).record(records)
         history_of(store).record([])
-        assert are_same(runs(backend_factory()), records)
+        assert are_same(runs(other), records)
 
-    def test_the_recovery_of_a_dead_worker_records_its_attempts_as_lost(
-        self, backend_factory: BackendFactory
-    ) -> None:
+    def test_the_recovery_of_a_dead_worker_records_its_attempts_as_lost(self, store: Store) -> None:
         """A store that cannot find the leases of a dead worker releases and records nothing."""
-        store = backend_factory()
         held = leased(store, "k", "dead.1")
         released = store.recover("dead", alive_time=LEASE, retry_wait=1.0)
         store.recover("dead", alive_time=LEASE, retry_wait=1.0)
@@ -391,20 +360,14 @@ class Recording:
             for each in runs(store)
         ] == [lost] * len(released)
 
-    def test_the_first_record_of_a_lease_and_occurrence_stays(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_the_first_record_of_a_lease_and_occurrence_stays(self, store: Store) -> None:
         first = made("k", outcome=Outcome.PREEMPTED)
         history_of(store).record([first])
         for outcome in Outcome:
             history_of(store).record([changed(first, outcome=outcome, reason="late")])
         assert runs(store) == [first]
 
-    def test_another_outcome_replaces_that_an_attempt_was_lost(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_another_outcome_replaces_that_an_attempt_was_lost(self, store: Store) -> None:
         lost = made("k", outcome=Outcome.LOST)
         others = [
             made("k", owner="another.1", ended=ENDED + 1, outcome=Outcome.LOST),
@@ -422,13 +385,10 @@ class Recording:
         assert are_same(runs(store), [*others, known])
 
 
-class Reading:
+class Reading(WithStore):
     """Tests that the records are read as they are asked for, and that old ones are deleted."""
 
-    def test_records_are_read_newest_first_whatever_their_number(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_records_are_read_newest_first_whatever_their_number(self, store: Store) -> None:
         records = numbered(MANY)
         history_of(store).record(records)
         newest_first = records[::-1]
@@ -439,9 +399,8 @@ class Reading:
         assert runs(store, key="k2", limit=3) == [e for e in newest_first if e.key == "k2"][:3]
 
     def test_who_reads_while_records_are_written_and_deleted_reads_none_twice(
-        self, backend_factory: BackendFactory
+        self, store: Store
     ) -> None:
-        store = backend_factory()
         records = numbered(MANY)
         history_of(store).record(records)
         reading = history_of(store).runs()
@@ -452,10 +411,7 @@ class Reading:
         assert [each for each in records[::-1] if each in read] == read
         assert not [each for each in records[10:] if each not in read]
 
-    def test_each_condition_selects_the_records_that_fulfil_it(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_each_condition_selects_the_records_that_fulfil_it(self, store: Store) -> None:
         records = _various()
         history_of(store).record(records)
         selections: list[dict[str, Any]] = [
@@ -483,10 +439,7 @@ class Reading:
             assert runs(store, **conditions) == expected, conditions
             assert runs(store, **conditions, limit=1) == expected[:1], conditions
 
-    def test_the_records_of_an_instant_are_found_in_spans_too(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_the_records_of_an_instant_are_found_in_spans_too(self, store: Store) -> None:
         span = made("k", scheduled_time=100, until=200, count=11, outcome=None, fate=Fate.COALESCED)
         records = [
             changed(span, ended=ENDED),
@@ -502,9 +455,8 @@ class Reading:
         assert runs(store, key="k", covering=200, limit=1) == [records[2]]
 
     def test_the_records_of_extra_runs_are_read_with_those_of_their_schedule(
-        self, backend_factory: BackendFactory
+        self, store: Store
     ) -> None:
-        store = backend_factory()
         first, second = "k!20261125t023000z", "k!20261125T023000Z"
         others = "k!short", "k!longer20261125T023000Z", f"{second}!{'x' * 16}", "K!" + "x" * 16, "j"
         records = [
@@ -533,10 +485,7 @@ class Reading:
         assert {each.key for each in runs(store, key=first)} == {first}
         assert runs(store, key="none", with_extra_runs=True) == []
 
-    def test_the_end_of_an_extra_run_replaces_its_loss(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_the_end_of_an_extra_run_replaces_its_loss(self, store: Store) -> None:
         lost = made("k!20261125T023000Z", outcome=Outcome.LOST, fate=None)
         end = changed(lost, outcome=Outcome.FINISHED, fate=Fate.FINISHED)
         for record in lost, lost, end, end, lost:
@@ -558,10 +507,7 @@ class Reading:
         until_nothing_is_left(partial(history_of(store).trim_key, extra, 0))
         assert runs(store, key="k", with_extra_runs=True) == []
 
-    def test_old_records_are_trimmed_a_part_at_a_time(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_old_records_are_trimmed_a_part_at_a_time(self, store: Store) -> None:
         records = numbered(30)
         history_of(store).record(records)
         assert history_of(store).trim(before=ENDED, limit=100) == 0
@@ -576,10 +522,7 @@ class Reading:
         assert runs(store) == records[:19:-1]
         assert runs(store, key="k0") == [e for e in records[:19:-1] if e.key == "k0"]
 
-    def test_old_records_of_a_key_are_trimmed_to_a_number(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_old_records_of_a_key_are_trimmed_to_a_number(self, store: Store) -> None:
         records = numbered(30)
         history_of(store).record(records)
         mine = [each for each in records[::-1] if each.key == "k1"]
@@ -636,16 +579,15 @@ _WORKER = WorkerRecord(
 _CHANGE = AuditRecord(key="k", action="modify", user="root", host="host", program="psched modify")
 
 
-class WorkersAndChanges:
+class WorkersAndChanges(WithStore):
     """Tests that it is known who was alive, and who has changed a schedule."""
 
     def test_a_worker_has_one_record_with_the_time_of_its_last_beat(
-        self, backend_factory: BackendFactory
+        self, store: Store, other: Store
     ) -> None:
-        store = backend_factory()
         before = floor(store.now())
         history_of(store).beat(_WORKER)
-        (first,) = history_of(backend_factory()).workers()
+        (first,) = history_of(other).workers()
         assert before <= first.started <= first.seen <= store.now()
         assert changed(first, started=0, seen=0) == _WORKER
         busy = changed(first, busy=2, types=None, number=2**31, slots=1000)
@@ -659,10 +601,7 @@ class WorkersAndChanges:
         (third,) = history_of(store).workers()
         assert changed(third, seen=0) == changed(first, seen=0, **unknown)
 
-    def test_the_record_of_a_worker_that_has_ended_has_its_end(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_the_record_of_a_worker_that_has_ended_has_its_end(self, store: Store) -> None:
         history_of(store).beat(_WORKER)
         (alive,) = history_of(store).workers()
         assert alive.ended is None
@@ -675,10 +614,7 @@ class WorkersAndChanges:
         others = [each for each in history_of(store).workers() if each.nonce == "other"]
         assert [(each.started, each.ended) for each in others] == [(5, 7)]
 
-    def test_workers_are_found_by_when_they_were_seen(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_workers_are_found_by_when_they_were_seen(self, store: Store) -> None:
         for nonce in "a", "b", "B":
             history_of(store).beat(changed(_WORKER, nonce=nonce))
         found_workers = history_of(store).workers()
@@ -689,10 +625,7 @@ class WorkersAndChanges:
         }
         assert [*history_of(store).workers(LATER)] == []
 
-    def test_workers_that_were_not_seen_for_long_are_trimmed(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_workers_that_were_not_seen_for_long_are_trimmed(self, store: Store) -> None:
         history_of(store).beat(_WORKER)
         (seen,) = history_of(store).workers()
         history_of(store).trim(before=seen.seen * 1000, limit=10)
@@ -702,24 +635,18 @@ class WorkersAndChanges:
 
     # --- changes -----------------------------------------------------------------------
 
-    def test_changes_are_kept_with_the_time_of_the_store(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_changes_are_kept_with_the_time_of_the_store(self, store: Store, other: Store) -> None:
         full = changed(_CHANGE, note='why "日本"', before='{"cron":"a"}', after='{"cron":"b"}')
         before = floor(store.now() * 1000)
         history_of(store).audit([_CHANGE])
         history_of(store).audit([full])
         history_of(store).audit([])
-        kept = [*history_of(backend_factory()).audits(AuditSelection())]
+        kept = [*history_of(other).audits(AuditSelection())]
         assert [changed(each, id=None, time=None) for each in kept] == [full, _CHANGE]
         # The database may round its clock.
         assert all(before - 1 <= (each.time or 0) <= store.now() * 1000 + 1 for each in kept)
 
-    def test_changes_are_read_newest_first_by_key_and_time(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_changes_are_read_newest_first_by_key_and_time(self, store: Store) -> None:
         for number in range(MANY // 10):
             # A batch has one time, so that its changes have no order.
             key = f"k{number % 3}"
@@ -747,8 +674,7 @@ class WorkersAndChanges:
                 some = history_of(store).audits(changed(selection, limit=limit))
                 assert [*some] == expected[:limit], (selection, limit)
 
-    def test_old_changes_are_trimmed(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_old_changes_are_trimmed(self, store: Store) -> None:
         history_of(store).audit([changed(_CHANGE, key=f"k{number}") for number in range(9)])
         times = [each.time or 0 for each in history_of(store).audits(AuditSelection())]
         assert history_of(store).trim(before=min(times), limit=4) == 0
@@ -757,13 +683,12 @@ class WorkersAndChanges:
         assert [*history_of(store).audits(AuditSelection())] == []
 
 
-class LastRunsContract:
+class LastRunsContract(WithStore):
     """Tests of a store that finds the last runs of keys. Needs the fixture ``backend_factory``."""
 
     def test_the_last_run_is_the_newest_record_of_the_end_of_an_attempt_or_occurrence(
-        self, backend_factory: BackendFactory
+        self, store: Store, other: Store
     ) -> None:
-        store = backend_factory()
         earlier, expected = list[RunRecord](), dict[str, RunRecord]()
         later = list[RunRecord]()
         kinds = product((None, *Outcome), (None, *Fate), (None, LONG_AGO + 60, FOREVER))
@@ -778,12 +703,9 @@ class LastRunsContract:
             expected[key] = second if second.is_end else first
         history_of(store).record(earlier)
         history_of(store).record(later)
-        assert _last_runs(backend_factory(), *expected) == expected
+        assert _last_runs(other, *expected) == expected
 
-    def test_it_is_found_behind_many_that_were_skipped(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_it_is_found_behind_many_that_were_skipped(self, store: Store) -> None:
         gave_up = made("k", outcome=None, fate=Fate.GAVE_UP, attempt=0, reason='"outcome":"lost"')
         skipped = [
             made(
@@ -798,15 +720,13 @@ class LastRunsContract:
         history_of(store).record([gave_up, *skipped])
         assert _last_runs(store, "k") == {"k": gave_up}
 
-    def test_keys_without_a_run_are_left_out(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_keys_without_a_run_are_left_out(self, store: Store) -> None:
         ran = made("k")
         history_of(store).record([ran, made("s", outcome=None, fate=Fate.SKIPPED_PAUSED)])
         assert _last_runs(store) == {}
         assert _last_runs(store, "k", "K", "s", "none") == {"k": ran}
 
-    def test_large_fields_are_left_out(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_large_fields_are_left_out(self, store: Store) -> None:
         large = made("k", error="Traceback", result="{}", outcome=Outcome.FAILED)
         history_of(store).record([large])
         assert _last_runs(store, "k") == {"k": changed(large, error=None, result=None)}
@@ -828,16 +748,15 @@ def _span(key: str, **fields: Any) -> RunRecord:  # noqa: ANN401  # a record's
     return made(key, **{**given, **span, **fields})
 
 
-class ReplaceAndRecordContract:
+class ReplaceAndRecordContract(WithStore):
     """Tests that a row is replaced with its records, or that neither is written.
 
     A subclass needs the fixture ``backend_factory``.
     """
 
     def test_a_row_is_replaced_and_the_records_are_written(
-        self, backend_factory: BackendFactory
+        self, store: Store, backend_factory: BackendFactory
     ) -> None:
-        store = backend_factory()
         add(store, "k")
         seen = found(store, "k")
         records = [
@@ -852,8 +771,7 @@ class ReplaceAndRecordContract:
         assert are_same(runs(store, key="k"), records)
         assert history_of(store).lost_records == 0
 
-    def test_without_records_it_is_a_replacement(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_without_records_it_is_a_replacement(self, store: Store) -> None:
         add(store, "k")
         seen = found(store, "k")
         assert _replace(store, seen, changed(seen, delay=7))
@@ -861,10 +779,7 @@ class ReplaceAndRecordContract:
         assert not _replace(store, seen, changed(seen, delay=8))
         assert runs(store) == []
 
-    def test_if_the_row_has_changed_nothing_is_written(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store, other = backend_factory(), backend_factory()
+    def test_if_the_row_has_changed_nothing_is_written(self, store: Store, other: Store) -> None:
         add(store, "changed", "deleted")
         seen = store.look(["changed", "deleted"])
         theirs = changed(seen["changed"], type="theirs")
@@ -877,18 +792,16 @@ class ReplaceAndRecordContract:
         assert runs(store) == []
 
     def test_a_replacement_that_is_repeated_is_recorded_once(
-        self, backend_factory: BackendFactory
+        self, store: Store, other: Store
     ) -> None:
-        store = backend_factory()
         add(store, "k")
         seen = found(store, "k")
         new = changed(seen, type="new")
-        answers = [_replace(sender, seen, new, _span("k")) for sender in (store, backend_factory())]
+        answers = [_replace(sender, seen, new, _span("k")) for sender in (store, other)]
         assert answers == [True, False]
         assert runs(store) == [_span("k")]
 
-    def test_a_record_that_is_known_already_stays(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_record_that_is_known_already_stays(self, store: Store) -> None:
         add(store, "k")
         for count in range(2):
             seen = found(store, "k")
@@ -896,8 +809,7 @@ class ReplaceAndRecordContract:
             assert _replace(store, seen, changed(seen, delay=count + 1), record)
         assert [record.reason for record in runs(store)] == ["0"]
 
-    def test_the_lease_of_a_row_stays(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_the_lease_of_a_row_stays(self, store: Store) -> None:
         held = leased(store, "k")
         seen = found(store, "k")
         assert _replace(store, seen, changed(seen, type="new", next_run_time=1), _span("k"))
@@ -906,7 +818,7 @@ class ReplaceAndRecordContract:
         assert runs(store) == [_span("k")]
 
     def test_of_two_people_only_one_changes_a_row_and_records_it(
-        self, backend_factory: BackendFactory
+        self, store: Store, backend_factory: BackendFactory
     ) -> None:
         keys = [f"k{number}" for number in range(20)]
         add(backend_factory(), *keys)
@@ -925,7 +837,6 @@ class ReplaceAndRecordContract:
             ]
 
         done = at_once(backend_factory, work)
-        store = backend_factory()
         expected = {(key, f"t{number}") for number, won in enumerate(done) for key in won}
         assert sorted(key for won in done for key in won) == sorted(keys)
         assert {(row.key, row.type) for row in store.rows()} == expected

@@ -14,6 +14,7 @@ from psched.testing.store_contract.bench import (
     LONG_AGO,
     MOMENT,
     BackendFactory,
+    WithStore,
     add,
     claim,
     claim_all,
@@ -53,22 +54,21 @@ def _held_for_a_moment(store: Store, key: str) -> None:
     wait_for_time(store, found(store, key).held_until or 0)
 
 
-class HoldsContract:
+class HoldsContract(WithStore):
     """Tests that a held row is not claimed, and is otherwise as if nobody held it.
 
     A subclass needs the fixture ``backend_factory``.
     """
 
     def test_a_held_row_is_not_claimed_and_nothing_else_of_it_changes(
-        self, backend_factory: BackendFactory
+        self, store: Store, other: Store
     ) -> None:
-        store = backend_factory()
         add(store, "k", "other")
         before = found(store, "k")
         start = floor(store.now())
         assert _hold(store, "w.1", "k") == {"k"}
         end = floor(store.now())
-        after = found(backend_factory(), "k")
+        after = found(other, "k")
         assert _free(after) == before
         assert after.held_by == "w.1"
         assert start + LEASE + 1 <= (after.held_until or 0) <= end + LEASE + 1
@@ -78,10 +78,7 @@ class HoldsContract:
         assert found(store, "k") == before
         assert [row.key for row in claim(store, "w.3").rows] == ["k"]
 
-    def test_many_held_rows_are_not_in_the_way_of_others(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_many_held_rows_are_not_in_the_way_of_others(self, store: Store) -> None:
         keys = [f"k{number:03}" for number in range(450)]
         store.add([due(key, LONG_AGO + place) for place, key in enumerate(keys)], nonce="n")
         store.add([due("last", LONG_AGO + 1000)], nonce="n")
@@ -90,19 +87,13 @@ class HoldsContract:
         _release(store, "w.1", *keys)
         assert {row.key for row in claim_all(store, "w3")} == {*keys}
 
-    def test_a_held_row_that_is_not_due_yet_is_waited_for(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_held_row_that_is_not_due_yet_is_waited_for(self, store: Store) -> None:
         soon = floor(store.now()) + 60
         store.add([due("k", soon)], nonce="n")
         _hold(store, "w.1", "k")
         assert claim(store, "w.2", horizon=100).next_due == soon
 
-    def test_a_row_that_is_not_due_or_is_paused_is_held(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_row_that_is_not_due_or_is_paused_is_held(self, store: Store) -> None:
         store.add([due("later", LATER), due("paused")], nonce="n")
         seen = found(store, "paused")
         assert store.replace(seen, changed(seen, status=PAUSED, next_run_time=None, reason="r"))
@@ -110,8 +101,7 @@ class HoldsContract:
         assert _hold(store, "w.1", *before) == {*before}
         assert {key: _free(row) for key, row in store.look([*before]).items()} == before
 
-    def test_a_rows_own_alive_time_counts(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_rows_own_alive_time_counts(self, store: Store) -> None:
         store.add([due("own", alive_time=1000), due("short", alive_time=1)], nonce="n")
         start = floor(store.now())
         assert _hold(store, "w.1", "own", "short", shortest=500) == {"own", "short"}
@@ -123,9 +113,8 @@ class HoldsContract:
     # --- what is not held --------------------------------------------------------------
 
     def test_what_somebody_runs_or_holds_and_what_does_not_exist_is_left_out(
-        self, backend_factory: BackendFactory
+        self, store: Store
     ) -> None:
-        store = backend_factory()
         leased(store, "claimed")
         add(store, "K", "held", "free")
         _hold(store, "w.2", "held")
@@ -136,8 +125,7 @@ class HoldsContract:
         assert _hold(store, "w.5") == set()
         assert store.get("unknown") is None
 
-    def test_a_row_with_a_mark_is_left_out(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_row_with_a_mark_is_left_out(self, store: Store) -> None:
         marks = DELETING, CANCELLING, FINISHED
         for mark in marks:
             add(store, mark)
@@ -147,10 +135,7 @@ class HoldsContract:
         assert _hold(store, "w.1", *marks) == set()
         assert store.look(marks) == before
 
-    def test_a_run_whose_lease_has_ended_is_left_to_be_recovered(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_run_whose_lease_has_ended_is_left_to_be_recovered(self, store: Store) -> None:
         leased_for_a_moment(store, "k")
         before = found(store, "k")
         assert _hold(store, "w.2", "k") == set()
@@ -161,9 +146,8 @@ class HoldsContract:
     # --- how long it lasts -------------------------------------------------------------
 
     def test_a_hold_is_extended_by_its_holder_whatever_became_of_the_row(
-        self, backend_factory: BackendFactory
+        self, store: Store
     ) -> None:
-        store = backend_factory()
         add(store, "k", "cancelled")
         _hold(store, "w.1", "k", "cancelled")
         seen = found(store, "cancelled")
@@ -176,9 +160,8 @@ class HoldsContract:
         assert found(store, "k").held_by == "w.1"
 
     def test_a_hold_that_has_ended_gives_way_to_another_and_is_not_extended_then(
-        self, backend_factory: BackendFactory
+        self, store: Store
     ) -> None:
-        store = backend_factory()
         add(store, "k")
         _held_for_a_moment(store, "k")
         assert _hold(store, "w.2", "k") == {"k"}
@@ -187,9 +170,8 @@ class HoldsContract:
         assert found(store, "k").held_by == "w.2"
 
     def test_a_hold_that_has_ended_gives_way_to_a_claim_and_is_not_extended_then(
-        self, backend_factory: BackendFactory
+        self, store: Store
     ) -> None:
-        store = backend_factory()
         add(store, "k")
         _held_for_a_moment(store, "k")
         claimed = claim(store, "w.2")
@@ -199,18 +181,16 @@ class HoldsContract:
         assert _hold(store, "dead.1", "k") == set()
         assert store.settle([ending(claimed.rows[0])]) == {"k": Settled.DONE}
 
-    def test_a_hold_that_has_ended_is_extended_if_nobody_wanted_the_row(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_hold_that_has_ended_is_extended_if_nobody_wanted_the_row(self, store: Store) -> None:
         add(store, "k")
         _held_for_a_moment(store, "k")
         assert _hold(store, "dead.1", "k") == {"k"}
         assert not claim(store, "w.2").rows
 
-    def test_only_one_of_several_workers_gets_a_row(self, backend_factory: BackendFactory) -> None:
+    def test_only_one_of_several_workers_gets_a_row(
+        self, store: Store, backend_factory: BackendFactory
+    ) -> None:
         keys = [f"k{number}" for number in range(40)]
-        store = backend_factory()
         add(store, *keys)
 
         def work(store: Store, number: int) -> Sequence[str]:
@@ -242,10 +222,7 @@ class HoldsContract:
         assert (after.next_run_time, after.held_by) == (LATER, "w.1")
         assert _hold(store, "w.1", "k") == {"k"}
 
-    def test_a_change_does_not_undo_a_later_extension(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_change_does_not_undo_a_later_extension(self, store: Store) -> None:
         add(store, "k")
         _hold(store, "w.1", "k")
         seen = found(store, "k")
@@ -254,10 +231,7 @@ class HoldsContract:
         assert store.replace(seen, changed(seen, type="other"))
         assert found(store, "k").held_until == until
 
-    def test_a_held_row_is_marked_and_removed_after_the_hold(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_held_row_is_marked_and_removed_after_the_hold(self, store: Store) -> None:
         store.add([due("k", LATER)], nonce="n")
         _hold(store, "w.1", "k")
         assert not store.delete("k")
@@ -270,10 +244,7 @@ class HoldsContract:
         assert (row.key, row.status) == ("k", DELETING)
         assert store.settle([ending(row, remove=True)]) == {"k": Settled.DONE}
 
-    def test_a_held_row_that_is_marked_already_becomes_due_once(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_held_row_that_is_marked_already_becomes_due_once(self, store: Store) -> None:
         store.add([due("k", LATER), due("late")], nonce="n")
         _hold(store, "w.1", "k", "late")
         seen = found(store, "k")
@@ -289,17 +260,13 @@ class HoldsContract:
         assert not store.delete("late")
         assert store.look([*marked]) == marked
 
-    def test_a_row_whose_hold_has_ended_is_deleted_at_once(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_row_whose_hold_has_ended_is_deleted_at_once(self, store: Store) -> None:
         add(store, "k")
         _held_for_a_moment(store, "k")
         assert store.delete("k")
         assert store.get("k") is None
 
-    def test_a_held_row_is_not_purged(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_held_row_is_not_purged(self, store: Store) -> None:
         store.settle([ending(leased(store, "k"), rest=True, retain=0)])
         _hold(store, "w.1", "k")
         assert found(store, "k").held_by == "w.1"
@@ -309,10 +276,7 @@ class HoldsContract:
 
     # --- after the death of the worker ---------------------------------------------------
 
-    def test_the_holds_of_a_dead_worker_end_and_leave_no_trace(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_the_holds_of_a_dead_worker_end_and_leave_no_trace(self, store: Store) -> None:
         add(store, "k", "later", "other")
         befores = store.look(["k", "later"])
         _hold(store, "dead.1", "k")
@@ -325,8 +289,7 @@ class HoldsContract:
             assert [*store.history.runs()] == []
         assert {row.key for row in claim(store, "w.1").rows} == {*befores}
 
-    def test_a_worker_dies_with_a_lease_and_a_hold(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_worker_dies_with_a_lease_and_a_hold(self, store: Store) -> None:
         leased(store, "k!extra", owner="dead.1")
         add(store, "k")
         _hold(store, "dead.2", "k")

@@ -8,7 +8,7 @@ from typing import Any
 
 from psched.core.output import KeepsOutput, OutputRecord, OutputSelection, RunningAttempt
 from psched.core.store_protocol import Store
-from psched.testing.store_contract.bench import LATER, LONG_AGO, BackendFactory
+from psched.testing.store_contract.bench import LATER, LONG_AGO, BackendFactory, WithStore
 
 ENDED = 1_700_000_000_000  # when the first record of a test ended, in milliseconds
 MANY = 70  # more records than a store reads or writes in one request
@@ -46,27 +46,24 @@ def kept(store: Store, key: str = "k", **conditions: Any) -> list[OutputRecord]:
     return [changed(record, id=None) for record in output_of(store).outputs(selection)]
 
 
-class Keeping:
+class Keeping(WithStore):
     """Tests that output is kept as it was printed, and read as it is asked for."""
 
-    def test_output_is_kept(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_output_is_kept(self, store: Store, other: Store) -> None:
         assert output_of(store).problem() is None
         assert kept(store) == []
         record = printed()
         output_of(store).write_output([record])
         assert kept(store) == [record]
-        assert kept(backend_factory()) == [record]
+        assert kept(other) == [record]
         store.try_rights()
         assert kept(store) == [record]
 
-    def test_no_record_is_written_at_once(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_no_record_is_written_at_once(self, store: Store) -> None:
         output_of(store).write_output([])
         assert kept(store) == []
 
-    def test_every_field_is_kept(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_every_field_is_kept(self, store: Store) -> None:
         records = [
             printed(owner="w.1", output=b"", dropped=None),
             printed(owner="w.2", dropped=2**40, attempt=2**31, scheduled_time=0),
@@ -76,8 +73,7 @@ class Keeping:
         output_of(store).write_output(records)
         assert kept(store) == records[::-1]
 
-    def test_any_bytes_are_kept(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_any_bytes_are_kept(self, store: Store) -> None:
         texts = [
             b"",
             b"\0",
@@ -97,8 +93,7 @@ class Keeping:
         output_of(store).write_output(records)
         assert kept(store) == records[::-1]
 
-    def test_a_mebibyte_is_kept(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_mebibyte_is_kept(self, store: Store) -> None:
         records = [
             printed(owner="w.1", output=noise(LARGE)),
             printed(owner="w.2", output=b"\0" * LARGE),
@@ -108,10 +103,7 @@ class Keeping:
             output_of(store).write_output([record])
         assert kept(store) == records[::-1]
 
-    def test_key_scheduled_time_and_owner_identify_an_attempt(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_key_scheduled_time_and_owner_identify_an_attempt(self, store: Store) -> None:
         first = printed("a")
         others = [
             changed(first, key="A"),
@@ -125,9 +117,8 @@ class Keeping:
         assert kept(store, "none") == []
 
     def test_a_record_of_the_same_attempt_is_replaced(
-        self, backend_factory: BackendFactory
+        self, store: Store, backend_factory: BackendFactory
     ) -> None:
-        store = backend_factory()
         live = printed(output=b"one\n", is_live=True)
         other = printed(owner="worker.2")
         output_of(store).write_output([live, other])
@@ -140,18 +131,14 @@ class Keeping:
         assert kept(store) == [final, other]
 
     def test_the_last_of_several_records_of_one_attempt_in_one_request_is_kept(
-        self, backend_factory: BackendFactory
+        self, store: Store
     ) -> None:
-        store = backend_factory()
         records = [printed(output=b"x" * size) for size in range(5)]
         output_of(store).write_output([*records, printed("other")])
         assert kept(store) == [records[-1]]
         assert kept(store, "other") == [printed("other")]
 
-    def test_a_selection_returns_the_records_that_fulfil_it(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_selection_returns_the_records_that_fulfil_it(self, store: Store) -> None:
         records = [
             printed(
                 f"k{n % 2}",
@@ -184,8 +171,7 @@ class Keeping:
                 found = kept(store, "k1", **conditions, limit=limit)
                 assert found == expected[:limit], (conditions, limit)
 
-    def test_later_records_have_larger_numbers(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_later_records_have_larger_numbers(self, store: Store) -> None:
         for number in range(3):
             output_of(store).write_output([printed(owner=f"w.{number}")])
         ids = [each.id or 0 for each in output_of(store).outputs(OutputSelection(key="k"))]
@@ -196,13 +182,10 @@ class Keeping:
 _HOUR = 3_600_000  # milliseconds
 
 
-class ReadingLive:
+class ReadingLive(WithStore):
     """Tests that a worker learns who reads the output of its attempts, and can write it."""
 
-    def test_output_that_nobody_asks_for_is_not_asked_for(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_output_that_nobody_asks_for_is_not_asked_for(self, store: Store) -> None:
         attempts = [_running(), _running(owner="worker.2")]
         assert output_of(store).asked_output(attempts, _now(store)) == frozenset()
         assert output_of(store).asked_output([], _now(store)) == frozenset()
@@ -238,14 +221,14 @@ class ReadingLive:
         found = output_of(store).asked_output([*attempts, *others], now)
         assert found == wanted
 
-    def test_a_request_is_no_output(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_request_is_no_output(self, store: Store) -> None:
         _ask(store)
         assert kept(store) == []
         assert output_of(store).output_of(_running()) is None
 
-    def test_what_was_asked_for_is_written_and_read(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_what_was_asked_for_is_written_and_read(
+        self, store: Store, backend_factory: BackendFactory
+    ) -> None:
         _ask(store)
         for output, dropped in (b"one\n", 0), (b"x" * 5000, 2**40), (b"", None), (noise(SIZE), 7):
             live = _live(output=output, dropped=dropped, ended=ENDED + len(output))
@@ -255,9 +238,8 @@ class ReadingLive:
             assert _asked(store, _now(store)) == {_running()}
 
     def test_an_attempt_that_has_printed_nothing_is_known_but_not_listed(
-        self, backend_factory: BackendFactory
+        self, store: Store
     ) -> None:
-        store = backend_factory()
         older = [printed(owner=f"w.{n}") for n in range(3)]
         output_of(store).write_output(older)
         _ask(store)
@@ -265,10 +247,7 @@ class ReadingLive:
         assert _of(store) == _live(output=b"")
         assert kept(store, limit=2) == older[:0:-1]
 
-    def test_output_that_was_not_asked_for_is_not_written(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_output_that_was_not_asked_for_is_not_written(self, store: Store) -> None:
         _ask(store)
         others = [_live(key="other"), _live(owner="worker.2"), _live(scheduled_time=LATER)]
         output_of(store).write_live_output([*others, _live()])
@@ -285,8 +264,7 @@ class ReadingLive:
         assert _asked(store, now + 100) == frozenset()
         assert kept(store) == [_live()]
 
-    def test_the_final_record_replaces_all(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_the_final_record_replaces_all(self, store: Store) -> None:
         _ask(store)
         output_of(store).write_live_output([_live()])
         final = printed(output=b"hello\nworld\n", ended=ENDED + 5)
@@ -300,20 +278,14 @@ class ReadingLive:
         assert _of(store) == final
         assert _asked(store, _now(store)) == frozenset()
 
-    def test_large_output_of_many_attempts_is_written(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_large_output_of_many_attempts_is_written(self, store: Store) -> None:
         for number in range(4):
             _ask(store, owner=f"w.{number}")
         records = [_live(owner=f"w.{n}", output=noise(LARGE, n)) for n in range(4)]
         output_of(store).write_live_output(records)
         assert [_of(store, owner=f"w.{n}") for n in range(4)] == records
 
-    def test_old_records_of_attempts_that_have_not_ended_are_trimmed(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_old_records_of_attempts_that_have_not_ended_are_trimmed(self, store: Store) -> None:
         now = _now(store)
         _ask(store, owner="silent")
         _ask(store, owner="lost")
@@ -325,8 +297,7 @@ class ReadingLive:
         assert _of(store, owner="lost") is None
         assert _of(store, owner="silent") is None
 
-    def test_a_request_is_trimmed_by_its_age(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_request_is_trimmed_by_its_age(self, store: Store) -> None:
         now = _now(store)
         output_of(store).ask_for_output(_running(), now=now, until=now + 100)
         output_of(store).trim_output(before=now, budget=2**62, limit=100)
@@ -366,13 +337,10 @@ def _of(store: Store, **fields: Any) -> object:  # noqa: ANN401  # an attempt's
 _NO_BUDGET = 2**62
 
 
-class Trimming:
+class Trimming(WithStore):
     """Tests that old output is deleted, and the oldest if all of it takes too much."""
 
-    def test_old_records_are_trimmed_a_part_at_a_time(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_old_records_are_trimmed_a_part_at_a_time(self, store: Store) -> None:
         records = _numbered(30)
         output_of(store).write_output(records)
         trim = partial(output_of(store).trim_output, budget=_NO_BUDGET)
@@ -385,10 +353,7 @@ class Trimming:
             assert kept(store) == records[: -left - 1 : -1]
         assert kept(store) == records[:19:-1]
 
-    def test_the_oldest_are_trimmed_until_the_others_fit(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_the_oldest_are_trimmed_until_the_others_fit(self, store: Store) -> None:
         records = _numbered(30, size=SIZE)
         output_of(store).write_output(records)
         for most in 30, 20, 9:
@@ -399,18 +364,14 @@ class Trimming:
             assert most // 2 <= len(left) <= most
             assert output_of(store).trim_output(before=0, budget=budget, limit=100) == 0
 
-    def test_one_call_deletes_no_more_than_the_limit(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_one_call_deletes_no_more_than_the_limit(self, store: Store) -> None:
         records = _numbered(20, size=SIZE)
         output_of(store).write_output(records)
         deleted = output_of(store).trim_output(before=0, budget=SIZE, limit=6)
         assert 0 < deleted <= 6  # noqa: PLR2004  # the limit
         assert kept(store) == records[: deleted - 1 : -1]
 
-    def test_what_was_replaced_takes_no_part_of_the_budget(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_what_was_replaced_takes_no_part_of_the_budget(self, store: Store) -> None:
         output_of(store).write_output([printed("first", output=noise(SIZE))])
         for number in range(20):
             live = printed(output=noise(SIZE, number), is_live=True)
@@ -419,9 +380,8 @@ class Trimming:
         assert [len(kept(store, key)) for key in ("first", "k")] == [1, 1]
 
     def test_what_was_trimmed_takes_no_part_of_the_budget(
-        self, backend_factory: BackendFactory
+        self, store: Store, backend_factory: BackendFactory
     ) -> None:
-        store = backend_factory()
         for number in range(20):
             record = printed(output=noise(SIZE, number), owner=f"w.{number}", ended=ENDED + number)
             output_of(store).write_output([record])
@@ -429,16 +389,14 @@ class Trimming:
         assert 4 <= len(kept(store)) <= 8  # noqa: PLR2004  # the budget, and a half of it
 
     def test_the_output_of_an_older_attempt_can_be_larger_than_the_budget(
-        self, backend_factory: BackendFactory
+        self, store: Store
     ) -> None:
-        store = backend_factory()
         output_of(store).write_output([printed(owner="w.1", output=noise(LARGE))])
         small = printed(owner="w.2")
         output_of(store).write_output([small])
         assert _trim_to(store, LARGE // 2) == [small]
 
-    def test_age_and_budget_are_applied_in_one_call(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_age_and_budget_are_applied_in_one_call(self, store: Store) -> None:
         records = _numbered(20, size=SIZE)
         output_of(store).write_output(records)
         trim = partial(output_of(store).trim_output, before=records[10].ended, limit=100)

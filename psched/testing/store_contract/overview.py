@@ -21,6 +21,7 @@ from psched.testing.store_contract.bench import (
     LATER,
     LONG_AGO,
     BackendFactory,
+    WithStore,
     add,
     claim,
     due,
@@ -31,18 +32,16 @@ from psched.testing.store_contract.bench import (
 from psched.testing.store_contract.history import ENDED, MANY, history_of, made, plain
 
 
-class OverviewContract:
+class OverviewContract(WithStore):
     """Tests of `overview_of`. A subclass needs the fixture ``backend_factory``."""
 
-    def test_an_empty_store(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_an_empty_store(self, store: Store) -> None:
         seen = overview_of(store, 10)
         assert _keys(seen) == ([], [], [], [])
         assert {*seen.counts.values()} == {0}
         assert abs(seen.now - store.now()) < 60  # noqa: PLR2004  # the same clock
 
-    def test_each_row_is_where_it_belongs(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_each_row_is_where_it_belongs(self, store: Store) -> None:
         add(store, "runs", "runs too")
         claim(store, "worker.1", limit=2)
         add(store, "late")
@@ -59,8 +58,7 @@ class OverviewContract:
         assert [row.token.owner for row in seen.running] == ["worker.1"] * 2
         assert seen.late[0].next_run_time == LONG_AGO
 
-    def test_payloads_are_left_out(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_payloads_are_left_out(self, store: Store) -> None:
         secret: dict[str, Any] = {"data": '{"a": "secret"}', "options": '{"note": "secret"}'}
         store.add([due("runs", **secret)], nonce="n")
         claim(store, "worker.1")
@@ -72,15 +70,11 @@ class OverviewContract:
         assert [row.key for row in rows] == ["runs", "late", "next", "paused"]
         assert "secret" not in repr(rows)
 
-    def test_a_row_whose_lease_has_ended_is_late(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_row_whose_lease_has_ended_is_late(self, store: Store) -> None:
         leased_for_a_moment(store, "lost")
         assert _keys(overview_of(store, 10))[:2] == ([], ["lost"])
 
-    def test_no_more_rows_than_wanted_are_returned_and_all_are_counted(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_no_more_rows_than_wanted_are_returned_and_all_are_counted(self, store: Store) -> None:
         add(store, *(f"runs{i}" for i in range(4)))
         claim(store, "worker.1", limit=4)
         store.add([due(f"late{i}", LONG_AGO + i) for i in range(5)], nonce="n")
@@ -92,10 +86,7 @@ class OverviewContract:
         assert following == ["next0", "next1", "next2"]
         assert (seen.counts[RUNNING], seen.counts[DUE]) == (4, 5)
 
-    def test_a_row_that_an_extra_run_holds_neither_runs_nor_is_late(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_row_that_an_extra_run_holds_neither_runs_nor_is_late(self, store: Store) -> None:
         store.add([due("k"), due("k!extra", LONG_AGO - 1)], nonce="n")
         claim(store, "worker.1", limit=1)
         if store.holds is not None:
@@ -105,13 +96,12 @@ class OverviewContract:
             assert seen.counts[RUNNING] == 1
 
 
-class RunSummaryContract:
+class RunSummaryContract(WithStore):
     """Tests of a store that sums up runs. Needs the fixture ``backend_factory``."""
 
     def test_the_durations_are_those_of_the_newest_whole_runs(
-        self, backend_factory: BackendFactory
+        self, store: Store, other: Store
     ) -> None:
-        store = backend_factory()
         records, expected = list[RunRecord](), dict[str, list[int]]()
         for number, outcome in enumerate((None, *Outcome)):
             key, whole = f"k{number}", outcome in WHOLE
@@ -120,25 +110,20 @@ class RunSummaryContract:
             records.append(made(key, owner="worker.3"))  # its start is not known
             expected[key] = [2000, 1000] if whole else [1000]
         history_of(store).record(records)
-        assert _durations(backend_factory(), *expected) == expected
+        assert _durations(other, *expected) == expected
 
-    def test_only_the_newest_are_read(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_only_the_newest_are_read(self, store: Store) -> None:
         history_of(store).record([_took("k", n, owner=f"worker.{n}") for n in range(MANY)])
         assert _durations(store, "k", most=3) == {"k": [MANY - 1, MANY - 2, MANY - 3]}
         assert _durations(store, "K", "none") == {}
         assert _durations(store) == {}
 
-    def test_those_of_many_keys_are_found(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_those_of_many_keys_are_found(self, store: Store) -> None:
         history_of(store).record([_took(f"k{n}", n) for n in range(MANY)])
         keys = [f"k{n}" for n in range(MANY)]
         assert _durations(store, *keys) == {f"k{n}": [n] for n in range(MANY)}
 
-    def test_the_failures_are_those_that_the_history_shows_as_failed(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_the_failures_are_those_that_the_history_shows_as_failed(self, store: Store) -> None:
         kinds = [*product((None, *Outcome), (None, *Fate))]
         records = [
             made(f"k{n}", outcome=outcome, fate=fate, error="Traceback", reason='"fate":"gave_up"')
@@ -149,10 +134,7 @@ class RunSummaryContract:
         failed = [r for r in records if r.outcome in FAILURES or r.fate in FAILED_FATES]
         assert _failures(store) == [changed(each, error=None) for each in reversed(failed)]
 
-    def test_they_are_searched_among_the_newest_records(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_they_are_searched_among_the_newest_records(self, store: Store) -> None:
         outcomes = [Outcome.FAILED if n % 10 == 0 else Outcome.FINISHED for n in range(MANY)]
         history_of(store).record(
             [made(f"k{n}", outcome=outcome, ended=ENDED + n) for n, outcome in enumerate(outcomes)]
@@ -164,10 +146,7 @@ class RunSummaryContract:
         assert [each.key for each in _failures(store, since=ENDED + 430)] == expected[:2]
         assert _failures(store, since=ENDED + MANY) == []
 
-    def test_new_failures_are_those_that_were_written_later(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_new_failures_are_those_that_were_written_later(self, store: Store) -> None:
         history = history_of(store)
         nothing = history.new_failures(None, 1000)
         assert nothing.records == []
@@ -185,10 +164,7 @@ class RunSummaryContract:
         assert history.new_failures(news.place, 1000).place == news.place
         assert [plain(each).key for each in history.new_failures(seen.place, 1).records] == ["k2"]
 
-    def test_new_failures_are_not_searched_in_old_records(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_new_failures_are_not_searched_in_old_records(self, store: Store) -> None:
         history = history_of(store)
         history.record(
             [
@@ -238,19 +214,17 @@ def _failures(
 _OPTIONS = '{"expect":{"late":300}}'
 
 
-class WatchingContract:
+class WatchingContract(WithStore):
     """Tests of `active_rows`, `row_page` and `light_rows`. It needs ``backend_factory``."""
 
-    def test_nothing_is_active_in_an_empty_store(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_nothing_is_active_in_an_empty_store(self, store: Store) -> None:
         seen = active_rows(store, None, 10)
         assert ([*seen.leased], [*seen.due]) == ([], [])
         assert abs(seen.now - store.now()) < 60  # noqa: PLR2004  # the same clock
         assert _swept(store, 10) == []
         assert light_rows(store, []) == light_rows(store, ["k"]) == {}
 
-    def test_what_runs_and_what_is_due_is_active(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_what_runs_and_what_is_due_is_active(self, store: Store) -> None:
         add(store, "runs")
         claim(store, "worker.1")
         leased_for_a_moment(store, "lost", owner="worker.2")
@@ -260,8 +234,7 @@ class WatchingContract:
         assert _keys_of(seen.due) == ["a", "b", "later", "lost"]
         assert all(row.owner is not None for row in seen.leased)
 
-    def test_due_rows_are_read_after_a_place(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_due_rows_are_read_after_a_place(self, store: Store) -> None:
         keys = ["c", "a", "é", "b", "ﬀ"]
         store.add([due(key) for key in keys] + [due("d", LONG_AGO + 1)], nonce="n")
         after, seen = None, list[str]()
@@ -275,10 +248,7 @@ class WatchingContract:
         store.delete("b")
         assert _keys_of(active_rows(store, (LONG_AGO, "b"), 2).due) == ["c", "é"]
 
-    def test_a_paused_row_is_due_at_the_end_of_its_pause(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_paused_row_is_due_at_the_end_of_its_pause(self, store: Store) -> None:
         add(store, "k", "rests")
         for key, until in ("k", LONG_AGO + 5), ("rests", None):
             row = found(store, key)
@@ -286,8 +256,7 @@ class WatchingContract:
         (row,) = active_rows(store, None, 10).due
         assert (row.key, row.status, row.next_run_time) == ("k", PAUSED, LONG_AGO + 5)
 
-    def test_options_are_read_and_data_are_not(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_options_are_read_and_data_are_not(self, store: Store) -> None:
         row = due("runs", data='{"a":"secret"}', options=_OPTIONS, type="mail", timezone="UTC")
         store.add([row], nonce="n")
         claim(store, "worker.1")
@@ -304,8 +273,7 @@ class WatchingContract:
         full = found(store, "runs")
         assert changed(leased, data=full.data, options=full.options) == full
 
-    def test_the_pages_have_each_row_once_or_more(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_the_pages_have_each_row_once_or_more(self, store: Store) -> None:
         store.add([due(f"k{i}", LATER - i) for i in range(40)], nonce="n")
         store.add([due("é"), due("z")], nonce="n")
         row = found(store, "z")
@@ -313,10 +281,7 @@ class WatchingContract:
         assert {*_swept(store, 7)} == {*(f"k{i}" for i in range(40)), "é", "z"}
         assert {*_swept(store, 1000)} == {*_swept(store, 1)}
 
-    def test_a_page_can_be_of_the_rows_that_mention_a_word(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_page_can_be_of_the_rows_that_mention_a_word(self, store: Store) -> None:
         store.add([due(f"k{i}") for i in range(20)], nonce="n")
         store.add([due(f"e{i}", options=_OPTIONS) for i in range(3)], nonce="n")
         store.add([due("other", label="x")], nonce="n")
@@ -324,8 +289,7 @@ class WatchingContract:
         assert store.replace(row, changed(row, reason="changed"))
         assert {*_swept(store, 5, "expect")} == {"e0", "e1", "e2"}
 
-    def test_many_rows_are_read_by_their_keys(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_many_rows_are_read_by_their_keys(self, store: Store) -> None:
         keys = [f"k{i}" for i in range(450)]
         store.add([due(key) for key in keys], nonce="n")
         assert {*light_rows(store, [*keys, "absent"])} == {*keys}

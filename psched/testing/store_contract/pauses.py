@@ -11,7 +11,7 @@ from psched.testing.store_contract.bench import (
     LATER,
     LONG_AGO,
     MOMENT,
-    BackendFactory,
+    WithStore,
     claim,
     due,
     ending,
@@ -24,17 +24,15 @@ _TYPES = ("mail", "Mail", "mail ", "m\xe4il", "b'o\"o\\%s", "x" * 255)
 """Types that a store could confuse, and the longest one."""
 
 
-class PausesContract:
+class PausesContract(WithStore):
     """Tests of a store that keeps rules. Needs the fixture ``backend_factory``."""
 
-    def test_without_rules_every_row_is_claimed(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_without_rules_every_row_is_claimed(self, store: Store) -> None:
         _add(store, *_TYPES)
         assert _rules(store) == []
         assert _claimed(store) == {*_TYPES}
 
-    def test_rules_are_read_as_they_were_stored(self, backend_factory: BackendFactory) -> None:
-        store, other = backend_factory(), backend_factory()
+    def test_rules_are_read_as_they_were_stored(self, store: Store, other: Store) -> None:
         rules = [
             _rule("a", "x" * 255, until=LATER, note='"\xe4\u20ac\U0001f600"\\ ' * 15),
             _rule("b", None, by="bob@web2", until=2),
@@ -43,42 +41,31 @@ class PausesContract:
         _change(store, store_=rules)
         assert sorted(_rules(other), key=lambda rule: rule.id) == rules
 
-    def test_the_rows_of_a_paused_type_are_not_claimed(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store, other = backend_factory(), backend_factory()
+    def test_the_rows_of_a_paused_type_are_not_claimed(self, store: Store, other: Store) -> None:
         _add(store, *_TYPES)
         for number, type_ in enumerate(_TYPES):
             _change(store, drop=[f"r{number - 1}"], store_=[_rule(f"r{number}", type_)])
             assert _claimed(other) == {*_TYPES} - {type_}
             _release(store)
 
-    def test_a_rule_holds_rows_that_are_added_later(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_rule_holds_rows_that_are_added_later(self, store: Store) -> None:
         _change(store, store_=[_rule("a", "mail")])
         _add(store, "mail", "web")
         assert _claimed(store) == {"web"}
 
-    def test_a_row_without_a_type_has_the_default_type(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_row_without_a_type_has_the_default_type(self, store: Store) -> None:
         store.add([due("k")], nonce="n")
         _change(store, store_=[_rule("a", DEFAULT_TYPE)])
         assert _claimed(store) == set()
 
-    def test_a_pause_of_everything_holds_every_type(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_pause_of_everything_holds_every_type(self, store: Store) -> None:
         _add(store, "mail", "web", "*")
         _change(store, store_=[_rule("a", None)])
         assert _claimed(store) == set()
         _change(store, drop=["a"], store_=[_rule("b", "*")])
         assert _claimed(store) == {"mail", "web"}
 
-    def test_the_backlog_and_the_next_due_time_leave_out_what_is_paused(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_the_backlog_and_the_next_due_time_leave_out_what_is_paused(self, store: Store) -> None:
         _add(store, "mail", "web")
         _change(store, store_=[_rule("a", "mail")])
         assert store.backlog(10).due == 1
@@ -87,8 +74,7 @@ class PausesContract:
         _change(store, drop=["a"])
         assert store.backlog(10).due == 1
 
-    def test_a_rule_holds_until_its_end(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_rule_holds_until_its_end(self, store: Store) -> None:
         now = int(store.now())
         _add(store, "over", "holds", "longer", "for ever")
         rules = {"over": now, "holds": now + 1000, "longer": 253_402_300_799, "for ever": None}
@@ -96,10 +82,7 @@ class PausesContract:
         assert _claimed(store) == {"over"}
         assert len(_rules(store)) == len(rules)
 
-    def test_a_pause_of_everything_holds_until_its_end(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_pause_of_everything_holds_until_its_end(self, store: Store) -> None:
         now = int(store.now())
         _add(store, "mail")
         _change(store, store_=[_rule("a", None, until=now + 1000)])
@@ -107,10 +90,7 @@ class PausesContract:
         _change(store, store_=[_rule("a", None, until=now)])
         assert _claimed(store) == {"mail"}
 
-    def test_a_rule_is_replaced_and_deleted_by_its_id(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_rule_is_replaced_and_deleted_by_its_id(self, store: Store) -> None:
         _change(store, store_=[_rule("a", "mail"), _rule("ab", "web")])
         new = _rule("a", "other", until=LATER, note="new")
         _change(store, store_=[new])
@@ -122,8 +102,7 @@ class PausesContract:
         _add(store, "mail", "web", "other")
         assert _claimed(store) == {"mail", "other"}
 
-    def test_a_leased_row_stays_leased(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_leased_row_stays_leased(self, store: Store) -> None:
         _add(store, "mail")
         (held,) = claim(store, "w.1").rows
         _change(store, store_=[_rule("a", "mail")])
@@ -131,17 +110,13 @@ class PausesContract:
         store.settle([ending(held, next_time=LATER, not_before=LATER)])
         assert found(store, held.key).next_run_time == LATER
 
-    def test_a_row_is_held_although_its_type_is_paused(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_row_is_held_although_its_type_is_paused(self, store: Store) -> None:
         _add(store, "mail")
         _change(store, store_=[_rule("a", "mail"), _rule("b", None)])
         assert store.holds is not None
         assert store.holds.hold({"k0": "w.1"}, alive_time=60, shortest=1) == {"k0"}
 
-    def test_a_limit_counts_only_what_is_not_paused(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_limit_counts_only_what_is_not_paused(self, store: Store) -> None:
         store.add([due(f"m{n}", n + 1, type="mail") for n in range(20)], nonce="n")
         store.add([due(f"w{n}", n + 100, type="web") for n in range(5)], nonce="n")
         _change(store, store_=[_rule("a", "mail")])
@@ -152,8 +127,7 @@ class PausesContract:
         assert [row.key for row in last.rows] == ["w3", "w4"]
         assert not last.more
 
-    def test_very_many_paused_rows_delay_no_others(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_very_many_paused_rows_delay_no_others(self, store: Store) -> None:
         now = _add_many(store)
         _change(store, store_=[_rule("a", "mail")])
         store.add(
@@ -167,10 +141,7 @@ class PausesContract:
         store.settle([ending(row, attempt=0) for row in store.rows() if row.owner is not None])
         assert _claimed_until_none(store) == {"among", "after", *times}
 
-    def test_very_many_paused_rows_of_one_time_hide_none(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_very_many_paused_rows_of_one_time_hide_none(self, store: Store) -> None:
         now = _add_many(store, every=600)
         _change(store, store_=[_rule("a", "mail")])
         store.add([due("m5-web", now - 600, type="web")], nonce="n")
@@ -179,9 +150,8 @@ class PausesContract:
         _claim_until(store, {"m6-web"})
 
     def test_very_many_rows_are_claimed_once_their_pause_has_ended(
-        self, backend_factory: BackendFactory
+        self, store: Store, other: Store
     ) -> None:
-        store, other = backend_factory(), backend_factory()
         _add_many(store)
         _change(other, store_=[_rule("a", "mail"), _rule("b", "web")])
         assert _claimed_until_none(store) == set()
@@ -193,19 +163,13 @@ class PausesContract:
         assert first.more
         assert len(_claimed_until_none(store)) == _MANY - 3
 
-    def test_a_pause_of_very_many_rows_ends_at_its_time(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_pause_of_very_many_rows_ends_at_its_time(self, store: Store) -> None:
         _add_many(store)
         _change(store, store_=[_rule("a", "mail", until=int(store.now()) + 2)])
         assert _claimed_until_none(store) == set()
         _claim_until(store, {f"m{number}" for number in range(_MANY)})
 
-    def test_a_row_among_very_many_paused_ones_gets_another_type(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_row_among_very_many_paused_ones_gets_another_type(self, store: Store) -> None:
         _add_many(store)
         _change(store, store_=[_rule("a", "mail")])
         assert _claimed_until_none(store) == set()
@@ -214,9 +178,8 @@ class PausesContract:
         _claim_until(store, {"m7"})
 
     def test_rows_of_expired_leases_are_claimed_among_very_many_paused_ones(
-        self, backend_factory: BackendFactory
+        self, store: Store
     ) -> None:
-        store = backend_factory()
         now = _add_many(store)
         _change(store, store_=[_rule("a", "mail")])
         store.add([due("web", now - 600, type="web")], nonce="n")

@@ -9,12 +9,13 @@ from psched.base.errors import AlreadyExistsError
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.columns import LATEST_TIME
 from psched.core.model import FINISHED, QUARANTINED, WAITING, ReasonCode, Row, Settlement, Token
-from psched.core.store_protocol import Settled
+from psched.core.store_protocol import Settled, Store
 from psched.testing.store_contract.bench import (
     LATER,
     LEASE,
     LONG_AGO,
     BackendFactory,
+    WithStore,
     add,
     claim,
     claim_all,
@@ -43,13 +44,10 @@ TOLD: Mapping[str, Any] = {
 NOTHING: Mapping[str, Any] = dict.fromkeys(TOLD)
 
 
-class Records:
+class Records(WithStore):
     """Tests that a row contains its lease's owner and attempt, and the token of its last settle."""
 
-    def test_a_new_row_is_unclaimed_whatever_its_maker_says(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_new_row_is_unclaimed_whatever_its_maker_says(self, store: Store) -> None:
         before = int(store.now())
         used = due("k", owner="w.1", fence=7, attempt=3, status=FINISHED, reason="x", version=9)
         store.add([used], nonce="n")
@@ -59,24 +57,20 @@ class Records:
         assert row.created_at is not None
         assert before <= row.created_at <= store.now()
 
-    def test_the_nonce_of_an_insert_tells_whose_it_was(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_the_nonce_of_an_insert_tells_whose_it_was(self, store: Store) -> None:
         store.add([due("k")], nonce="mine")
         with refused(AlreadyExistsError):
             store.add([due("k")], nonce="theirs")
         assert found(store, "k").settled_by == "mine"
 
     def test_a_replacement_raises_the_version_and_keeps_who_settled(
-        self, backend_factory: BackendFactory
+        self, store: Store, other: Store
     ) -> None:
-        store = backend_factory()
         add(store, "k")
         seen = found(store, "k")
         new = changed(FULL, key="k", reason="mended", attempt=2)
         assert store.replace(seen, new)
-        row = found(backend_factory(), "k")
+        row = found(other, "k")
         assert row == changed(
             new,
             data=row.data,
@@ -105,15 +99,12 @@ class Records:
         assert (after.type, after.next_time) == ("new", LONG_AGO + 5)
         assert worker.extend({"k": held.token}, alive_time=600, shortest=1) == {"k"}
 
-    def test_a_claim_returns_the_rows_as_it_leaves_them(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_claim_returns_the_rows_as_it_leaves_them(self, store: Store, other: Store) -> None:
         row = due("k", type="t", data='{"n":1}', cron="@daily", timezone="UTC", options="{}")
         store.add([row], nonce="n")
         before = found(store, "k")
         (held,) = claim(store, "w.1").rows
-        after = found(backend_factory(), "k")
+        after = found(other, "k")
         # A claimed row contains the time at which it fell due, and not the end of its lease. Only a
         # store with a run history notes when the row was claimed.
         assert held.next_run_time == before.next_run_time
@@ -125,8 +116,7 @@ class Records:
         free = changed(after, owner=None, fence=0, attempt=0, claimed_at=None)
         assert changed(free, next_run_time=before.next_run_time) == before
 
-    def test_every_claim_of_a_row_raises_its_fence(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_every_claim_of_a_row_raises_its_fence(self, store: Store) -> None:
         fences = []
         held = leased(store, "k", "w.0")
         for number in range(1, 4):
@@ -136,18 +126,16 @@ class Records:
         assert fences == sorted(set(fences))
         assert held.attempt == 4  # noqa: PLR2004  # the fourth attempt
 
-    def test_each_row_of_many_is_claimed_once(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_each_row_of_many_is_claimed_once(self, store: Store) -> None:
         add(store, *(f"k{number}" for number in range(450)))
         claim_all(store, "w")
         assert {row.fence for row in store.rows()} == {1}
 
     def test_a_lease_that_ran_out_is_taken_over_and_said_to_be(
-        self, backend_factory: BackendFactory
+        self, store: Store, other: Store
     ) -> None:
-        one, other = backend_factory(), backend_factory()
-        (lost,) = leased_for_a_moment(one, "lost")
-        add(one, "fresh")
+        (lost,) = leased_for_a_moment(store, "lost")
+        add(store, "fresh")
         claimed = claim(other, "w.2")
         assert {row.key for row in claimed.rows} == {"lost", "fresh"}
         assert {key: lease.token for key, lease in claimed.expired.items()} == {"lost": lost.token}
@@ -157,28 +145,26 @@ class Records:
         assert taken.attempt == lost.attempt + 1
         assert taken.next_time == lost.next_time
 
-    def test_held_tells_what_a_claim_has_really_done(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_held_tells_what_a_claim_has_really_done(self, store: Store, other: Store) -> None:
         add(store, "mine", "settled")
         mine, settled = sorted(claim(store, "w.1").rows, key=lambda row: row.key)
         leased(store, "theirs", "w.2")
         add(store, "free")
         store.settle([ending(settled)])
         keys = ["mine", "settled", "theirs", "free", "missing"]
-        (held,) = backend_factory().held("w.1", keys)
+        (held,) = other.held("w.1", keys)
         assert held == found(store, "mine")
         assert held.token == mine.token
         assert not store.held("w.3", keys)
 
     def test_a_settlement_writes_what_it_says_and_ends_the_lease(
-        self, backend_factory: BackendFactory
+        self, store: Store, other: Store
     ) -> None:
-        store = backend_factory()
         held = leased(store, "k")
         before = found(store, "k")
         end = ending(held, next_time=LATER, not_before=LATER + 30, attempt=2, reason="why é")
         assert store.settle([end]) == {"k": Settled.DONE}
-        assert found(backend_factory(), "k") == changed(
+        assert found(other, "k") == changed(
             before,
             next_time=LATER,
             next_run_time=LATER + 30,
@@ -189,8 +175,7 @@ class Records:
             settled_by=str(held.token),
         )
 
-    def test_a_row_can_be_put_to_rest(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_row_can_be_put_to_rest(self, store: Store) -> None:
         add(store, "finished", "quarantined")
         rows = {row.key: row for row in claim(store, "w.1").rows}
         finished = ending(rows["finished"], rest=True, status=FINISHED, not_before=LATER)
@@ -201,9 +186,8 @@ class Records:
         resting = found(store, "quarantined")
         assert (resting.status, resting.next_run_time, resting.reason) == (QUARANTINED, None, "bad")
 
-    def test_a_row_may_be_left_without_a_time(self, backend_factory: BackendFactory) -> None:
+    def test_a_row_may_be_left_without_a_time(self, store: Store) -> None:
         """A settlement has no ``next_time`` if the worker cannot compute the next occurrence."""
-        store = backend_factory()
         add(store, "waits", "rests")
         rows = {row.key: row for row in claim(store, "w.1").rows}
         waits = ending(rows["waits"], next_time=None, wait=60)
@@ -215,20 +199,19 @@ class Records:
         assert (row.next_run_time or 0) > store.now() + 30
 
     def test_a_repeated_settlement_is_recognised_and_applied_once(
-        self, backend_factory: BackendFactory
+        self, store: Store, other: Store
     ) -> None:
-        one, other = backend_factory(), backend_factory()
-        kept, gone = leased(one, "kept"), leased(one, "gone", "worker.2")
+        kept, gone = leased(store, "kept"), leased(store, "gone", "worker.2")
         ends = [ending(kept, not_before=LONG_AGO, reason="once"), ending(gone, remove=True)]
-        for store in (one, one, other):
-            assert store.settle(ends) == {"kept": Settled.DONE, "gone": Settled.DONE}
+        for sender in store, store, other:
+            assert sender.settle(ends) == {"kept": Settled.DONE, "gone": Settled.DONE}
         # The store recognises a repeated settle even while the row has a new lease, and does not
         # change the new lease.
         claim(other, "w.2")
         leased_again = found(other, "kept")
         assert leased_again.owner == "w.2"
-        assert one.settle(ends[:1]) == {"kept": Settled.DONE}
-        assert found(one, "kept") == leased_again
+        assert store.settle(ends[:1]) == {"kept": Settled.DONE}
+        assert found(store, "kept") == leased_again
 
     def test_each_settlement_of_a_batch_has_an_outcome_of_its_own(
         self, backend_factory: BackendFactory
@@ -263,10 +246,7 @@ class Records:
             "repeated": (None, 7),
         }
 
-    def test_very_many_leases_are_settled_at_once_each_its_own_way(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_very_many_leases_are_settled_at_once_each_its_own_way(self, store: Store) -> None:
         add(store, *(f"k{number}" for number in range(450)))
         rows = claim_all(store, "w")
         ends = [_numbered(row, number) for number, row in enumerate(rows)]
@@ -284,9 +264,8 @@ class Records:
             assert row.settled_by == str(end.token)
 
     def test_what_is_alike_in_a_batch_is_written_for_each_and_what_is_not_for_its_own(
-        self, backend_factory: BackendFactory
+        self, store: Store
     ) -> None:
-        store = backend_factory()
         for number, name in enumerate(_ALIKE):
             add(store, *(f"{name}{place}" for place in range(3)))
             ends = [ending(row, **_ALIKE) for row in claim_all(store, f"w.{number}")]
@@ -302,10 +281,7 @@ class Records:
                 )
                 assert row.settled_by == str(end.token)
 
-    def test_what_a_settlement_or_a_change_tells_is_stored(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_what_a_settlement_or_a_change_tells_is_stored(self, store: Store) -> None:
 
         def stored() -> Mapping[str, Any]:
             row = found(store, "k")
@@ -369,7 +345,7 @@ _KEYS = ("a", "A", "á", "a\u0301", "ß", "ss", "a.b", "a%", "a_", "ab", "x" * 2
 """Keys that some collations treat as equal, and keys of the greatest length."""
 
 
-class Overrides:
+class Overrides(WithStore):
     """Tests that a row can have its own ``alive_time`` and options, and can have no trigger."""
 
     def test_all_that_was_declared_is_read_by_every_worker(
@@ -383,18 +359,12 @@ class Overrides:
             FULL, data=row.data, options=row.options, settled_by="n", created_at=row.created_at
         )
 
-    def test_a_schedule_that_runs_once_has_no_trigger(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_schedule_that_runs_once_has_no_trigger(self, store: Store) -> None:
         store.add([due("once", cron=None)], nonce="n")
         assert found(store, "once").cron is None
         assert [row.key for row in claim(store, "w.1").rows] == ["once"]
 
-    def test_a_row_may_have_a_lease_of_its_own_length(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_row_may_have_a_lease_of_its_own_length(self, store: Store) -> None:
         own = {"longer": 1000, "short": 3, "zero": 0, "endless": 2**62}
         rows = [due(key, alive_time=alive_time) for key, alive_time in own.items()]
         store.add(rows, nonce="n")
@@ -405,10 +375,7 @@ class Overrides:
         for key, length in lengths.items():
             assert before + length <= (found(store, key).next_run_time or 0) <= after + length
 
-    def test_extending_respects_a_rows_own_length_and_the_shortest(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_extending_respects_a_rows_own_length_and_the_shortest(self, store: Store) -> None:
         store.add([due("long", alive_time=1000), due("short", alive_time=3)], nonce="n")
         tokens = {row.key: row.token for row in claim(store, "w.1").rows}
         before = floor(store.now()) + 1
@@ -418,23 +385,17 @@ class Overrides:
             assert before + length <= (found(store, key).next_run_time or 0) <= after + length
 
 
-class ExactKeys:
+class ExactKeys(WithStore):
     """Tests that two keys are different if any character differs, whatever the collation is."""
 
-    def test_keys_are_told_apart_character_by_character(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_keys_are_told_apart_character_by_character(self, store: Store) -> None:
         for number, key in enumerate(_KEYS):
             store.add([due(key, delay=number)], nonce="n")
         for number, key in enumerate(_KEYS):
             assert found(store, key).delay == number
         assert [store.look([key]).keys() for key in _KEYS] == [{key} for key in _KEYS]
 
-    def test_a_token_is_worth_nothing_on_a_key_that_looks_alike(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_token_is_worth_nothing_on_a_key_that_looks_alike(self, store: Store) -> None:
         held = leased(store, "K")
         leased(store, "k", "worker.2")
         before = found(store, "k")

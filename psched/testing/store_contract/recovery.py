@@ -4,12 +4,13 @@ from dataclasses import replace as changed
 from math import floor
 
 from psched.core.model import DELETING, FINISHED, MARKS, PAUSED, WAITING
-from psched.core.store_protocol import Settled
+from psched.core.store_protocol import Settled, Store
 from psched.testing.store_contract.bench import (
     LATER,
     LEASE,
     LONG_AGO,
     BackendFactory,
+    WithStore,
     add,
     claim,
     claim_all,
@@ -27,13 +28,12 @@ def _recovered(backend_factory: BackendFactory, nonce: str) -> set[str]:
     return set(keys)
 
 
-class Recovery:
+class Recovery(WithStore):
     """Tests that ``recover`` releases all leases of the dead worker, and no other lease."""
 
     def test_what_a_dead_worker_held_can_be_claimed_at_once(
-        self, backend_factory: BackendFactory
+        self, store: Store, backend_factory: BackendFactory
     ) -> None:
-        store = backend_factory()
         add(store, "a", "b")
         # A worker names another owner in each claim, so `recover` must find both owners.
         claim(store, "dead.1", limit=1)
@@ -52,8 +52,9 @@ class Recovery:
         assert _recovered(backend_factory, "dead") == {"k"}
         assert _recovered(backend_factory, "dead") == set()
 
-    def test_an_occurrence_that_kills_again_waits(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_an_occurrence_that_kills_again_waits(
+        self, store: Store, backend_factory: BackendFactory
+    ) -> None:
         leased(store, "k", "dead.1")
         _recovered(backend_factory, "dead")
         claim(store, "next.1")
@@ -67,9 +68,8 @@ class Recovery:
         assert not claim(store, "w.1").rows
 
     def test_it_waits_longer_each_time_but_not_without_end(
-        self, backend_factory: BackendFactory
+        self, store: Store, backend_factory: BackendFactory
     ) -> None:
-        store = backend_factory()
         waits = {"third": (2, 2), "fourth": (3, 3), "often": (99, 12)}
         add(store, *waits)
         rows = claim(store, "first.1").rows
@@ -82,8 +82,9 @@ class Recovery:
             run_at = found(store, key).next_run_time or 0
             assert before + 300 * times + 1 <= run_at <= after + 300 * times + 1
 
-    def test_the_leases_of_all_others_stay(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_the_leases_of_all_others_stay(
+        self, store: Store, backend_factory: BackendFactory
+    ) -> None:
         # A wrong comparison would match these owners with ``dead.1``, or use them as patterns.
         owners = ("deadly.1", "dead1.1", "DEAD.1", "dea.1", "undead.1", "dead", "d_ad.1", "%.1")
         for number, owner in enumerate(owners):
@@ -96,9 +97,8 @@ class Recovery:
         assert _recovered(backend_factory, "%") == {"k7"}
 
     def test_what_is_settled_or_taken_over_is_not_the_deads_any_more(
-        self, backend_factory: BackendFactory
+        self, store: Store, backend_factory: BackendFactory
     ) -> None:
-        store = backend_factory()
         leased_for_a_moment(store, "lost", owner="dead.1")
         claim(store, "w.1")
         settled = leased(store, "settled", "dead.2")
@@ -108,16 +108,16 @@ class Recovery:
         assert store.look(["lost", "settled"]) == rows
 
     def test_a_lease_longer_than_was_asked_for_is_left_to_run_out(
-        self, backend_factory: BackendFactory
+        self, store: Store, backend_factory: BackendFactory
     ) -> None:
-        store = backend_factory()
         store.add([due("long", alive_time=100 * LEASE), due("short")], nonce="n")
         claim(store, "dead.1")
         assert _recovered(backend_factory, "dead") == {"short"}
         assert found(store, "long").owner == "dead.1"
 
-    def test_a_mark_of_deletion_survives_its_holder(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_mark_of_deletion_survives_its_holder(
+        self, store: Store, backend_factory: BackendFactory
+    ) -> None:
         leased(store, "k", "dead.1")
         assert not store.delete("k")
         assert _recovered(backend_factory, "dead") == {"k"}
@@ -125,17 +125,19 @@ class Recovery:
         assert row.status == DELETING
         assert store.settle([ending(row, remove=True)]) == {"k": Settled.DONE}
 
-    def test_very_many_leases_are_released_at_once(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_very_many_leases_are_released_at_once(
+        self, store: Store, backend_factory: BackendFactory
+    ) -> None:
         keys = {f"k{number}" for number in range(450)}
         add(store, *keys)
         claim_all(store, "dead")
         assert _recovered(backend_factory, "dead") == keys
         assert len(claim_all(store, "w")) == len(keys)
 
-    def test_the_reason_of_a_paused_row_stays(self, backend_factory: BackendFactory) -> None:
+    def test_the_reason_of_a_paused_row_stays(
+        self, store: Store, backend_factory: BackendFactory
+    ) -> None:
         """It contains the end of the pause, see `psched.core.operations.pausing`."""
-        store = backend_factory()
         row = leased(store, "k", "dead.1")
         reason = "paused 2026-11-25T14:05+01:00 until 2026-11-26T08:00+01:00 by ann@web1"
         assert store.replace(row, changed(row, status=PAUSED, reason=reason))
@@ -144,13 +146,12 @@ class Recovery:
         assert (after.status, after.reason, after.owner) == (PAUSED, reason, None)
 
 
-class Retention:
+class Retention(WithStore):
     """Tests that a finished row stays in the store for the time that its settlement states."""
 
     def test_what_has_ended_may_be_removed_after_the_time_it_is_kept_for(
-        self, backend_factory: BackendFactory
+        self, store: Store, other: Store
     ) -> None:
-        store = backend_factory()
         add(store, "kept", "brief", "for ever", "waiting")
         rows = {row.key: row for row in claim(store, "w.1").rows}
         before = floor(store.now())
@@ -165,7 +166,7 @@ class Retention:
         )
         after = floor(store.now())
         assert set(results.values()) == {Settled.DONE}
-        until = {row.key: row.retain_until for row in backend_factory().rows()}
+        until = {row.key: row.retain_until for row in other.rows()}
         assert before + 60 <= (until["kept"] or 0) <= after + 60
         assert before <= (until["brief"] or 0) <= after
         assert until["for ever"] is None
@@ -175,15 +176,14 @@ class Retention:
         assert store.purge(100) == 0
 
     def test_what_is_not_kept_at_all_frees_its_key_as_it_ends(
-        self, backend_factory: BackendFactory
+        self, store: Store, other: Store
     ) -> None:
-        store = backend_factory()
         add(store, "gone", "kept")
         gone, kept = (row for _, row in sorted((r.key, r) for r in claim(store, "w.1").rows))
         rest = {"rest": True, "status": FINISHED}
         ends = [ending(gone, **rest, retain=0, remove=True), ending(kept, **rest, retain=60)]
         assert set(store.settle(ends).values()) == {Settled.DONE}
-        assert [row.key for row in backend_factory().rows()] == ["kept"]
+        assert [row.key for row in other.rows()] == ["kept"]
         add(store, "gone")
         (again,) = claim(store, "w.2").rows
         assert (again.key, again.fence, again.retain_until) == ("gone", 1, None)
@@ -192,16 +192,14 @@ class Retention:
         store.settle(ends[:1])
         assert found(store, "gone").token == again.token
 
-    def test_no_more_are_purged_than_asked_for(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_no_more_are_purged_than_asked_for(self, store: Store) -> None:
         keys = [f"k{number}" for number in range(5)]
         add(store, *keys)
         rows = claim(store, "w.1").rows
         store.settle([ending(row, rest=True, status=FINISHED, retain=0) for row in rows])
         assert [store.purge(2) for _ in range(4)] == [2, 2, 1, 0]
 
-    def test_what_is_put_back_to_work_is_kept(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_what_is_put_back_to_work_is_kept(self, store: Store) -> None:
         held = leased(store, "k")
         store.settle([ending(held, rest=True, status=FINISHED, retain=0)])
         seen = found(store, "k")
@@ -211,8 +209,7 @@ class Retention:
         (again,) = claim(store, "w.2").rows
         assert (again.key, again.retain_until) == ("k", None)
 
-    def test_a_row_can_be_put_at_rest_for_a_while(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_row_can_be_put_at_rest_for_a_while(self, store: Store) -> None:
         add(store, "k", "other")
         for key, until in (("k", LONG_AGO), ("other", LATER)):
             seen = found(store, key)

@@ -8,7 +8,7 @@ from psched.core.store_protocol import Store
 from psched.testing.store_contract.bench import (
     LATER,
     LONG_AGO,
-    BackendFactory,
+    WithStore,
     add,
     due,
     ending,
@@ -16,13 +16,10 @@ from psched.testing.store_contract.bench import (
 )
 
 
-class Selections:
+class Selections(WithStore):
     """Every store finds rows by type, by the beginning of the key, and whether they are due."""
 
-    def test_types_prefixes_and_time_narrow_a_listing_together(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_types_prefixes_and_time_narrow_a_listing_together(self, store: Store) -> None:
         rows = [("mail-b", "mail", LONG_AGO), ("mail-a", "mail", LONG_AGO + 1)]
         rows += [("mail-c", "other", LONG_AGO), ("nail-d", "mail", LONG_AGO)]
         rows += [("mail-e", "mail", LATER)]
@@ -35,10 +32,7 @@ class Selections:
         assert _keys(store, due=True) == ["mail-b", "mail-c", "nail-d", "mail-a"]
         assert _keys(store, types=frozenset({"Mail"})) == []
 
-    def test_a_prefix_is_compared_character_by_character(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_prefix_is_compared_character_by_character(self, store: Store) -> None:
         keys = ["a", "a%b", "aZ", "a_b", "ab", "aé", "a\U0010ffff", "b", "é"]
         add(store, *keys)
         prefixes = ("a", "a%", "a_", "ab", "aé", "a\U0010ffff", "é", "\U0010ffff")
@@ -46,10 +40,7 @@ class Selections:
             expected = sorted(key for key in keys if key.startswith(prefix))
             assert sorted(_keys(store, prefix=prefix)) == expected
 
-    def test_without_conditions_there_is_a_limit_and_an_order_by_key(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_without_conditions_there_is_a_limit_and_an_order_by_key(self, store: Store) -> None:
         rows = [due("b", LONG_AGO), due("c", LONG_AGO + 1), due("a", LONG_AGO + 2)]
         store.add(rows, nonce="n")
         assert _keys(store) == ["b", "c", "a"]
@@ -58,13 +49,10 @@ class Selections:
         assert _keys(store, by_key=True, limit=2) == ["a", "b"]
 
 
-class SelectionsByRecord:
+class SelectionsByRecord(WithStore):
     """Stores whose rows record status and options find rows by status and label, too."""
 
-    def test_rows_are_found_by_status_and_running_is_one(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_rows_are_found_by_status_and_running_is_one(self, store: Store) -> None:
         leased(store, "running")
         for status in (QUARANTINED, FINISHED):
             store.settle([ending(leased(store, status), rest=True, status=status)])
@@ -79,8 +67,7 @@ class SelectionsByRecord:
         assert _keys(store, due=True) == ["due"]
         assert _keys(store, due=True, statuses=some) == ["due"]
 
-    def test_rows_are_found_by_label(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_rows_are_found_by_label(self, store: Store) -> None:
         labels = {"a": "reports", "b": 'Réports "2"', "c": "Reports", "d": "reports2", "e": None}
         store.add([due(key, label=label) for key, label in labels.items()], nonce="n")
         assert _keys(store, labels=frozenset({"reports"})) == ["a"]
@@ -88,21 +75,16 @@ class SelectionsByRecord:
         assert _keys(store, labels=frozenset({"reports", "reports2", "x"})) == ["a", "d"]
         assert {row.key: row.label for row in store.rows()} == labels
 
-    def test_a_label_in_the_options_is_none(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_a_label_in_the_options_is_none(self, store: Store) -> None:
         store.add([due("k", options='{"label":"reports"}')], nonce="n")
         assert _keys(store, labels=frozenset({"reports"})) == []
 
-    def test_rows_are_found_by_a_label_of_any_length(self, backend_factory: BackendFactory) -> None:
-        store = backend_factory()
+    def test_rows_are_found_by_a_label_of_any_length(self, store: Store) -> None:
         for label in ("\\" * 255, "é" * 255, "😀" * 255):
             store.add([due(label, label=label)], nonce="n")
             assert _keys(store, labels=frozenset({label})) == [label]
 
-    def test_a_row_that_is_changed_is_found_by_its_new_label_only(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store = backend_factory()
+    def test_a_row_that_is_changed_is_found_by_its_new_label_only(self, store: Store) -> None:
         store.add([due("k", label="old")], nonce="n")
         seen = store.get("k")
         assert seen is not None
