@@ -77,17 +77,11 @@ _NOTHING = bytes(4)
 
 
 class Whose(NamedTuple):
-    """Whose output a pipe carries, and what is to be done with it.
+    """Whose output a pipe carries, and what is to be done with it."""
 
-    Attributes:
-        name: stands before each line in the service's output.
-        keep: how many bytes of its end are kept.
-        forward: whether its lines are written to the service's output.
-    """
-
-    name: str
-    keep: int
-    forward: bool
+    name: str  # stands before each line in the service's output
+    keep: int  # how many bytes of its end are kept
+    forward: bool  # whether its lines are written to the service's output
 
 
 UNKNOWN = Whose("runner", LONGEST_TAIL, forward=True)
@@ -100,15 +94,10 @@ task before it is told of the task.
 
 @dataclass(frozen=True, slots=True)
 class CapturedOutput:
-    """The output of one attempt.
+    """The output of one attempt."""
 
-    Attributes:
-        tail: its last bytes; empty if the attempt has printed nothing, or if it is lost.
-        dropped: the number of bytes before the tail; None if output was lost.
-    """
-
-    tail: bytes
-    dropped: int | None
+    tail: bytes  # its last bytes; empty if the attempt has printed nothing, or if it is lost
+    dropped: int | None  # the number of bytes before the tail; None if output was lost
 
 
 NO_OUTPUT = CapturedOutput(b"", 0)
@@ -116,19 +105,12 @@ LOST_OUTPUT = CapturedOutput(b"", None)
 
 
 class LiveOutput(NamedTuple):
-    """Some output of a running attempt, for one reader.
+    """Some output of a running attempt, for one reader."""
 
-    Attributes:
-        reader: the reader's number.
-        output: the next bytes; empty if nothing was printed when the reader began.
-        dropped: how many bytes were left out before them; None if output was lost.
-        waiting: how many bytes wait to be sent after them.
-    """
-
-    reader: int
-    output: bytes
-    dropped: int | None
-    waiting: int
+    reader: int  # the reader's number
+    output: bytes  # the next bytes; empty if nothing was printed when the reader began
+    dropped: int | None  # how many bytes were left out before them; None if output was lost
+    waiting: int  # how many bytes wait to be sent after them
 
 
 class Pipe:
@@ -136,21 +118,16 @@ class Pipe:
 
     The worker keeps both ends: the read end for the next collector if one dies, and the write end
     so that the collector does not wake up each time that a runner ends.
-
-    Attributes:
-        number: identifies the pipe in messages.
-        reader: the read end.
-        writer: the write end, which the runner inherits.
-        prints: whether the present attempt has printed something, as far as is known.
-        lost: whether a collector has died that had read some of the present attempt's output.
     """
 
     def __init__(self, number: int) -> None:
-        self.number = number
-        self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
+        self.number = number  # identifies the pipe in messages
+        self.reader, self.writer = os.pipe2(os.O_CLOEXEC)  # the runner inherits the write end
         # The write end stays in blocking mode: it has another file description.
         os.set_blocking(self.reader, False)
-        self.prints = self.lost = False
+        self.prints = False  # whether the present attempt has printed something, as far as is known
+        # Whether a collector has died that had read some of the present attempt's output.
+        self.lost = False
 
     def close(self) -> None:
         """Close both ends in this process."""

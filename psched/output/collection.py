@@ -70,15 +70,10 @@ pipes."""
 
 
 class _Question(NamedTuple):
-    """What the collector was asked, and has not answered; seconds of the monotonic clock.
+    """What the collector was asked, and has not answered; seconds of the monotonic clock."""
 
-    Attributes:
-        overdue: when the answer is overdue.
-        begun: when the question was asked.
-    """
-
-    overdue: float
-    begun: float
+    overdue: float  # when the answer is overdue
+    begun: float  # when the question was asked
 
 
 class OutputCollection:
@@ -86,24 +81,20 @@ class OutputCollection:
 
     A task that prints nothing causes no message. The collector is started by `start`, or by the
     first task whose output is collected.
-
-    Args:
-        clock: measures when an answer is overdue.
-        secrets: texts that are masked in all output.
-        log: the log, which can be the file that standard output is; None if there is none.
-
-    Attributes:
-        spare: is called with the pid of each new collector, which belongs to no task.
-        before_fork: is called before a collector is forked; it closes what the collector must not
-            inherit.
-        whose: finds out whose output a pipe carries now.
     """
 
     def __init__(
-        self, *, clock: Clock, secrets: Iterable[str] = (), log: Log | None = None
+        self,
+        *,
+        clock: Clock,
+        secrets: Iterable[str] = (),  # texts that are masked in all output
+        log: Log | None = None,  # it can be the file that standard output is
     ) -> None:
+        # Is called with the pid of each new collector, which belongs to no task.
         self.spare: Callable[[int], object] = lambda _pid: None
+        # Is called before a fork, and closes what the collector must not inherit.
         self.before_fork: Callable[[], object] = lambda: None
+        # Finds out whose output a pipe carries now.
         self.whose: Callable[[Pipe], Whose] = lambda _pipe: UNKNOWN
         self._clock = clock
         self._secrets = Secrets(secrets, [COPIED])
@@ -184,8 +175,7 @@ class OutputCollection:
     def end(self, pipe: Pipe) -> CapturedOutput | None:
         """The output of an attempt that has ended, and of which no process is left.
 
-        Returns:
-            The output; None if the collector must be asked for it. Then `take` returns it later.
+        None if the collector must be asked for it. Then `take` returns it later.
         """
         self._in_use.pop(pipe.number, None)
         self._peeked.pop(pipe.number, None)

@@ -38,20 +38,11 @@ which prints much causes in its worker and in the master."""
 
 
 class LiveReader:
-    """One reader of the output of a running attempt.
-
-    Args:
-        begin: the output so far, as far as it is kept.
-        dropped: how many bytes precede it.
-
-    Attributes:
-        may_send: whether the worker has passed on the message before.
-        due: the earliest time of the next message, seconds of the monotonic clock.
-    """
+    """One reader of a running attempt, whose output began with ``dropped`` bytes and ``begin``."""
 
     def __init__(self, begin: bytes, dropped: int) -> None:
-        self.may_send = True
-        self.due = 0.0
+        self.may_send = True  # whether the worker has passed on the message before
+        self.due = 0.0  # the earliest time of the next message, seconds of the monotonic clock
         self._pending = bytearray()
         self._dropped = dropped
         self._begins = True
@@ -88,19 +79,12 @@ class LiveReader:
 
 
 class Tail:
-    """The last bytes of a stream.
-
-    Args:
-        limit: how many bytes are kept at most.
-
-    Attributes:
-        dropped: how many bytes before the kept ones were dropped.
-    """
+    """The last bytes of a stream, at most ``limit``."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._kept = bytearray()
-        self.dropped = 0
+        self.dropped = 0  # how many bytes before the kept ones were dropped
 
     @property
     def limit(self) -> int:
@@ -146,46 +130,33 @@ _LAST_WORDS = 1.0
 
 
 class Inherited(NamedTuple):
-    """A pipe that a new collector inherits from its worker.
+    """A pipe that a new collector inherits from its worker."""
 
-    Attributes:
-        number: identifies the pipe in messages.
-        descriptor: its read end.
-        whose: the message ``whose``; None if the worker has not named it.
-    """
-
-    number: int
-    descriptor: int
-    whose: Mapping[str, Any] | None
+    number: int  # identifies the pipe in messages
+    descriptor: int  # its read end
+    whose: Mapping[str, Any] | None  # the message ``whose``; None if the worker has not named it
 
 
 class _Pipe:
-    """The output of one runner, which runs one attempt after another.
-
-    Attributes:
-        descriptor: the read end.
-        told: whether the worker knows that the present attempt has printed something.
-        named: whether the worker has said whose output it is.
-        tail: what is kept of it.
-        readers: who reads the output of the present attempt while it runs, by number.
-        dropped: how many lines were not forwarded, because the worker has not named it in time.
-    """
+    """The output of one runner, which runs one attempt after another."""
 
     def __init__(self, descriptor: int, secrets: Secrets) -> None:
-        self.descriptor = descriptor
+        self.descriptor = descriptor  # the read end
         self._secrets = secrets
         self.begin()
 
     def begin(self) -> None:
         """Begin an attempt."""
-        self.told = self.named = self._forward = False
+        self.told = False  # whether the worker knows that the attempt has printed something
+        self.named = self._forward = False  # whether the worker has said whose output it is
         self._prefix = b""
         self._masking = Masking(self._secrets)
         self._line = b""
         # Whether `_line` continues a line of which a piece was forwarded, or that is not forwarded.
         self._continues = self._copied = False
         self.tail = Tail(LONGEST_TAIL)
-        self.readers: dict[int, LiveReader] = {}
+        self.readers: dict[int, LiveReader] = {}  # who reads it while it runs, by number
+        # How many lines were not forwarded, because the worker has not named it in time.
         self.dropped = 0
 
     def name(self, message: Mapping[str, Any]) -> None:

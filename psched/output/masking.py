@@ -11,11 +11,9 @@ _MASK = b"***"
 
 
 class Secrets:
-    """The texts that are replaced by three asterisks.
+    """The texts that are replaced by three asterisks, unless they are shorter than `SHORTEST`.
 
-    Args:
-        texts: the secrets; those that are shorter than `SHORTEST` bytes are ignored.
-        whole: texts that are not replaced, but never divided between two pieces of output.
+    Texts in ``whole`` are not replaced, but never divided between two pieces of output.
     """
 
     def __init__(self, texts: Iterable[str] = (), whole: Iterable[bytes] = ()) -> None:
@@ -36,11 +34,7 @@ class Secrets:
         return any(secret in text for secret in self.all)
 
     def held_back(self, text: bytes, start: int) -> int:
-        """Where the end of a text begins that can be the beginning of a secret.
-
-        Returns:
-            The position; the length of the text if no secret can begin in it.
-        """
+        """Where the end of a text begins that can be the start of a secret; else its length."""
         found = len(text)
         for secret in self.all:
             at = text.find(secret[:1], max(start, len(text) - len(secret) + 1), found)

@@ -21,15 +21,11 @@ poll(2) calls a pipe writable, the pipe accepts so many bytes."""
 
 
 class _Line(NamedTuple):
-    """Text that waits to be written.
+    """Text that waits to be written."""
 
-    Attributes:
-        text: one line, or the rest of several.
-        lines: how many lines are missing if it is not written. A note about dropped lines counts
-            for all of them.
-    """
-
-    text: bytes
+    text: bytes  # one line, or the rest of several
+    # How many lines are missing if it is not written. A note about dropped lines counts for all of
+    # them.
     lines: int
 
 
@@ -37,15 +33,8 @@ class ServiceOutput:
     """The service's standard output, to which other processes write, too.
 
     The descriptor stays in blocking mode, because all processes that have it would see the change.
-    A pipe or a terminal is opened a second time if possible, in non-blocking mode.
-
-    Args:
-        descriptor: the descriptor of standard output.
-        follow: is called before lines are written; it replaces the descriptor's file if standard
-            output is a log that was renamed.
-
-    Attributes:
-        dropped: how many lines were dropped since the last note about dropped lines.
+    A pipe or a terminal is opened a second time if possible, in non-blocking mode. If standard
+    output is a log that was renamed, ``follow`` replaces the file before lines are written.
     """
 
     def __init__(self, descriptor: int, follow: Callable[[], object] = lambda: None) -> None:
@@ -56,7 +45,7 @@ class ServiceOutput:
         # Whether the last line that was written is incomplete.
         self._in_line = False
         self._size = 0
-        self.dropped = 0
+        self.dropped = 0  # how many lines were dropped since the last note about dropped lines
         self._socket: socket.socket | None = None
         # An error here means that standard output is closed, or belongs to another user.
         with suppress(OSError):
