@@ -44,21 +44,16 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """A promise that was not kept, about one occurrence or ``count`` of them.
-
-    Attributes:
-        instant: the scheduled time of the occurrence, or of the first one, in Unix seconds.
-        text: a sentence for people, without the key.
-        until: the scheduled time of the last occurrence; None if there is one occurrence only.
-        lease: the lease, as ``owner#fence``; None if the violation is about no single lease.
-    """
+    """A promise that was not kept, about one occurrence or ``count`` of them."""
 
     kind: Kind
     key: str
-    instant: int
-    text: str
+    instant: int  # the scheduled time of the occurrence, or of the first one, in Unix seconds
+    text: str  # a sentence for people, without the key
+    # The scheduled time of the last occurrence; None if there is one occurrence only.
     until: int | None = None
     count: int = 1
+    # The lease, as ``owner#fence``; None if the violation is about no single lease.
     lease: str | None = None
 
     @classmethod
@@ -70,19 +65,15 @@ class Violation:
 
 @dataclass(slots=True)
 class Findings:
-    """The result of a check, of one schedule or of many: how much was checked, and what was found.
-
-    Attributes:
-        instants: how many occurrences were checked. An occurrence in a span that was not counted
-            when it was dropped does not count here, either.
-        pending: how many occurrences are due, and wait or run.
-        unknown: how many occurrences have an unknown fate, by the reason.
-    """
+    """The result of a check of schedules: how much was checked, and what was found."""
 
     schedules: int = 0
+    # How many occurrences were checked. An occurrence in a span that was not counted when it was
+    # dropped does not count here, either.
     instants: int = 0
     runs: int = 0
-    pending: int = 0
+    pending: int = 0  # how many occurrences are due, and wait or run
+    # How many occurrences have an unknown fate, by the reason.
     unknown: dict[str, int] = field(default_factory=dict)
     violations: list[Violation] = field(default_factory=list)
 

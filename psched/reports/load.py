@@ -49,27 +49,19 @@ _CAUSES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coming:
-    """A schedule whose runs are estimated. Times are Unix seconds, and durations are seconds.
-
-    Attributes:
-        trigger: its trigger; None if it runs once. So is the trigger's ``text``.
-        cursor: the scheduled time of the occurrence that is due or running next; None if it is not
-            known.
-        first: the earliest run of that occurrence; None if it runs already.
-        took: how long its runs usually take; None if it is not known.
-        ran: for how long it has run so far; None if it does not run.
-    """
+    """A schedule whose runs are estimated. Times are Unix seconds, and durations are seconds."""
 
     key: str
     type: str
-    trigger: Trigger | None
+    trigger: Trigger | None  # its trigger; None if it runs once. So is the trigger's ``text``.
     text: str | None
+    # The scheduled time of the occurrence that is due or running next; None if it is not known.
     cursor: int | None
-    first: int | None
+    first: int | None  # the earliest run of that occurrence; None if it runs already
     delay: int = 0
     jitter: int = 0
-    took: float | None = None
-    ran: float | None = None
+    took: float | None = None  # how long its runs usually take; None if it is not known
+    ran: float | None = None  # for how long it has run so far; None if it does not run
 
 
 class Cause(NamedTuple):
@@ -85,66 +77,44 @@ class Cause(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A minute, or another interval.
+    """A minute, or another interval."""
 
-    Attributes:
-        start: its beginning, in Unix seconds.
-        runs: how many runs begin in it.
-        busy: for how many seconds all slots together are occupied.
-        slots: the most slots that are occupied at one moment.
-    """
-
-    start: int
-    runs: float
-    busy: float
-    slots: float
+    start: int  # its beginning, in Unix seconds
+    runs: float  # how many runs begin in it
+    busy: float  # for how many seconds all slots together are occupied
+    slots: float  # the most slots that are occupied at one moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worst:
-    """One of the intervals in which the most slots are occupied.
-
-    Attributes:
-        at: the second in which the most slots are occupied, in Unix seconds.
-        causes: schedules that run then, those that take longest first.
-        more: how many other schedules run then.
-    """
+    """One of the intervals in which the most slots are occupied."""
 
     interval: Interval
-    at: int
-    causes: Sequence[Cause]
-    more: int
+    at: int  # the second in which the most slots are occupied, in Unix seconds
+    causes: Sequence[Cause]  # schedules that run then, those that take longest first
+    more: int  # how many other schedules run then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The coming runs of a period, from ``start`` to ``end`` in Unix seconds.
-
-    Attributes:
-        schedules: the number of schedules that run in it.
-        runs: the number of runs.
-        worst: the worst intervals, the worst first; the others have fewer occupied slots.
-        slots: the most slots that are occupied at one moment.
-        guessed: the number of schedules for which the durations of others of their type are used.
-        unknown: the number of schedules about whose durations nothing is known; each of their runs
-            counts as `ASSUMED` seconds.
-        thinned: the keys of schedules with more runs than were computed.
-        crowded: the keys of schedules whose runs take longer than the time until the next one.
-        broken: why the runs of some schedules are not known, by key.
-    """
+    """The coming runs of a period, from ``start`` to ``end`` in Unix seconds."""
 
     start: int
     end: int
-    schedules: int
-    runs: float
+    schedules: int  # the number of schedules that run in it
+    runs: float  # the number of runs
     intervals: Sequence[Interval]
+    # The worst intervals, the worst first; the others have fewer occupied slots.
     worst: Sequence[Worst]
-    slots: float
-    guessed: int
+    slots: float  # the most slots that are occupied at one moment
+    guessed: int  # the number of schedules for which the durations of others of their type are used
+    # The number of schedules about whose durations nothing is known; each of their runs counts as
+    # `ASSUMED` seconds.
     unknown: int
-    thinned: Sequence[str]
+    thinned: Sequence[str]  # the keys of schedules with more runs than were computed
+    # The keys of schedules whose runs take longer than the time until the next one.
     crowded: Sequence[str]
-    broken: Mapping[str, str]
+    broken: Mapping[str, str]  # why the runs of some schedules are not known, by key
 
     @property
     def slots_needed(self) -> int:
@@ -159,42 +129,29 @@ def slots_needed(slots: float) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class Group:
-    """Schedules that run at the same times.
+    """Schedules that run at the same times."""
 
-    Attributes:
-        trigger: their trigger; None if they run once.
-        text: the text of the trigger.
-        times: when a run of each of them may start at the earliest, in Unix seconds.
-        gap: the average seconds between two runs; None if there are not two.
-        rest: from when on further runs are spread evenly; None if all are among ``times``.
-        jitter: for how many seconds each start is spread.
-        members: the keys of the schedules, and how long their runs take, at most ``gap``; those
-            that take longest first.
-    """
-
-    trigger: Trigger | None = None
-    text: str | None = None
-    times: Sequence[int]
-    gap: float | None = None
+    trigger: Trigger | None = None  # their trigger; None if they run once
+    text: str | None = None  # the text of the trigger
+    times: Sequence[int]  # when a run of each of them may start at the earliest, in Unix seconds
+    gap: float | None = None  # the average seconds between two runs; None if there are not two
+    # From when on further runs are spread evenly; None if all are among ``times``.
     rest: float | None = None
-    jitter: int = 0
+    jitter: int = 0  # for how many seconds each start is spread
+    # The keys of the schedules, and how long their runs take, at most ``gap``; those that take
+    # longest first.
     members: list[tuple[str, float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The runs of all schedules in a period of Unix seconds.
-
-    Attributes:
-        load: the occupied slots in each second.
-        begun: the number of runs that begin in each second.
-    """
+    """The runs of all schedules in a period of Unix seconds."""
 
     start: int
     end: int
     groups: Sequence[Group]
-    load: list[float]
-    begun: list[float]
+    load: list[float]  # the occupied slots in each second
+    begun: list[float]  # the number of runs that begin in each second
 
 
 def estimate(

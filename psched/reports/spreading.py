@@ -65,19 +65,12 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """Which schedules to move.
+    """Which schedules to move."""
 
-    Attributes:
-        moves: the changes, the most useful first.
-        slots: the most slots that are occupied at one moment after all of these changes.
-        movable: how many schedules could have been moved.
-        complete: whether the search has ended by itself, and not because it took too long.
-    """
-
-    moves: Sequence[Move]
-    slots: float
-    movable: int
-    complete: bool
+    moves: Sequence[Move]  # the changes, the most useful first
+    slots: float  # the most slots that are occupied at one moment after all of these changes
+    movable: int  # how many schedules could have been moved
+    complete: bool  # whether the search has ended by itself, and not because it took too long
 
 
 def propose(schedules: Sequence[Coming], load: Load, runs: Runs) -> Proposal:

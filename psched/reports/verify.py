@@ -81,19 +81,14 @@ EXTRA_RUN_ACTIONS = frozenset({"trigger", "backfill"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """What is checked, in Unix seconds of the store's clock.
+    """What is checked, in Unix seconds of the store's clock."""
 
-    Attributes:
-        start: the first instant that is checked. The history is complete since then, except for
-            records that were deleted because a schedule has too many.
-        kept_since: records that are older were deleted; 0 if none was.
-        now: when the check began.
-        gaps: ranges of scheduled times of which a worker could not write all records.
-    """
-
+    # The first instant that is checked. The history is complete since then, except for records that
+    # were deleted because a schedule has too many.
     start: int
-    kept_since: int
-    now: float
+    kept_since: int  # records that are older were deleted; 0 if none was
+    now: float  # when the check began
+    # Ranges of scheduled times of which a worker could not write all records.
     gaps: Sequence[tuple[int, float]] = ()
 
     def has_gap(self, first: int, last: int) -> bool:
@@ -103,20 +98,17 @@ class Period:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What the store knows about one key.
-
-    Attributes:
-        row: the row; None if the schedule does not exist any more. It was read before the records.
-        runs: the records since the start of the period, sorted by `RunRecord.began`.
-        audits: the changes of the schedule that are known, the newest first.
-        has_extra_runs: whether workers may have leased the row for extra runs. Such a lease
-            increases the fence, but is no attempt, and has no record.
-    """
+    """What the store knows about one key."""
 
     key: str
+    # The row; None if the schedule does not exist any more. It was read before the records.
     row: Row | None
+    # The records since the start of the period, sorted by `RunRecord.began`.
     runs: Sequence[RunRecord]
+    # The changes of the schedule that are known, the newest first.
     audits: Sequence[AuditRecord] = ()
+    # Whether workers may have leased the row for extra runs. Such a lease increases the fence, but
+    # is no attempt, and has no record.
     has_extra_runs: bool = False
 
 

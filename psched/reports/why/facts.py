@@ -79,27 +79,17 @@ class Then:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known about a schedule and its occurrences; what not every answer needs is read late.
+    """What is known about a schedule; what not every answer needs is read when it is asked for."""
 
-    Attributes:
-        store: the store; the run history is read only if ``no_history`` is None.
-        row: the schedule as it is stored now; None if it does not exist.
-        settings: the settings of the installation.
-        now: the present time of the store's clock.
-        no_history: why the store keeps no history; None if it keeps it.
-        audits: the changes of the schedule, the newest first.
-        latest: the last records of the schedule, the newest first.
-    """
-
-    store: Store
+    store: Store  # the store; the run history is read only if ``no_history`` is None
     send: Send
     key: str
-    row: Row | None
-    settings: Config
-    now: float
-    no_history: str | None
-    audits: Sequence[AuditRecord] = ()
-    latest: Sequence[RunRecord] = ()
+    row: Row | None  # the schedule as it is stored now; None if it does not exist
+    settings: Config  # the settings of the installation
+    now: float  # the present time of the store's clock
+    no_history: str | None  # why the store keeps no history; None if it keeps it
+    audits: Sequence[AuditRecord] = ()  # the changes of the schedule, the newest first
+    latest: Sequence[RunRecord] = ()  # the last records of the schedule, the newest first
 
     # --- what is defined ---
 
@@ -281,16 +271,11 @@ def read_facts(store: Store, settings: Config, send: Send, key: str, row: Row | 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """The question what became of an occurrence.
-
-    Attributes:
-        zone: the zone of the times in the answer.
-        instant: the scheduled time of the occurrence, in Unix seconds.
-    """
+    """The question what became of an occurrence."""
 
     facts: Facts
-    zone: Zone
-    instant: int
+    zone: Zone  # the zone of the times in the answer
+    instant: int  # the scheduled time of the occurrence, in Unix seconds
 
     @cached_property
     def then(self) -> Then:
