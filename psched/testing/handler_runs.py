@@ -29,24 +29,14 @@ _SCHEDULED_TIME = 1_800_000_000  # the scheduled time of such a task by default,
 
 
 class ObservedLease(Holder):
-    """Observes what a task does with its lease.
-
-    Args:
-        schedules: the schedules of the task; None if it has none.
-
-    Attributes:
-        decision: how the task wants its lease to end; None if it has not decided.
-        result: the last result that the task has set, as JSON text.
-        reports: the progress that the task has reported.
-        extensions: how often the task has extended its lease.
-    """
+    """Observes what a task does with its lease."""
 
     def __init__(self, schedules: Schedules | None) -> None:
         self._schedules = schedules
-        self.decision: Decision | None = None
-        self.result: str | None = None
-        self.reports: list[tuple[float | None, str]] = []
-        self.extensions = 0
+        self.decision: Decision | None = None  # how the task wants its lease to end
+        self.result: str | None = None  # the last result that the task has set, as JSON text
+        self.reports: list[tuple[float | None, str]] = []  # the progress that it has reported
+        self.extensions = 0  # how often it has extended its lease
 
     @override
     def decide(self, decision: Decision) -> None:

@@ -31,21 +31,15 @@ Identity = tuple[str, int, str]
 class MemoryStore(PlainStore, KeepsHistory, PausesTypes):
     """All rows, records and rules in the memory of one process.
 
-    Args:
-        now: returns the time of the store's clock, in Unix seconds.
-        settings: the settings of the installation.
-        keeps: for how many seconds `roll_back` can undo what was written.
-
-    Attributes:
-        stored: the rows by key; read them, but write them by the methods of a store.
-        records: the records of the run history, the oldest first.
+    ``now`` is the store's clock. `roll_back` can undo what was written in the last ``keeps``
+    seconds. Read what is ``stored``, but write it by the methods of a store.
     """
 
     lost_records = 0
 
     def __init__(self, now: Callable[[], float], settings: Config, *, keeps: float = 0.0) -> None:
         self.stored: dict[str, Row] = {}
-        self.records: dict[Identity, RunRecord] = {}
+        self.records: dict[Identity, RunRecord] = {}  # the oldest first
         self._now = now
         self._settings = settings
         self._keeps = keeps

@@ -54,10 +54,7 @@ _JULIAN_DAY_OF_1970 = 2_440_587.5
 class VirtualStore(SqlStore):
     """SQLite whose functions of time read a clock that a test moves.
 
-    Args:
-        settings: the settings.
-        clock: the clock.
-        pushed: receives the rows of tasks that are added to run once.
+    ``pushed`` receives the rows of tasks that are added to run once.
     """
 
     def __init__(self, settings: Config, clock: Clock, pushed: list[Row]) -> None:
@@ -299,10 +296,6 @@ class _PassedOn(ObservedLease):
     """Observes what a task does with its lease, and does it with the lease of the store.
 
     As in a worker, the decision of the task is carried out when its handler has ended.
-
-    Args:
-        leased: the task whose lease it is.
-        schedules: the schedules of the task.
     """
 
     def __init__(self, leased: Task, schedules: Schedules) -> None:

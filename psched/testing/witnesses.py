@@ -31,14 +31,7 @@ PEOPLE = "people"
 
 @dataclass(slots=True, eq=False)
 class Witness:
-    """What was seen of one attempt; unlike a record, it cannot be wrong. Times are Unix seconds.
-
-    Attributes:
-        store_time: the latest time that the store's clock had shown when it started.
-        ended: when its last process had ended; None while one lives.
-        completed: whether it has done all its work.
-        lease_end: when its lease ends unless it is extended; None if not known.
-    """
+    """What was seen of one attempt; unlike a record, it cannot be wrong. Times are Unix seconds."""
 
     key: str
     scheduled_time: int
@@ -47,10 +40,10 @@ class Witness:
     fence: int
     host: str
     started: float
-    store_time: float
-    ended: float | None = None
-    completed: bool = False
-    lease_end: float | None = None
+    store_time: float  # the latest time that the store's clock had shown when it started
+    ended: float | None = None  # when its last process had ended; None while one lives
+    completed: bool = False  # whether it has done all its work
+    lease_end: float | None = None  # when its lease ends unless it is extended; None if not known
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} on {self.host} ({self.owner}#{self.fence})"
@@ -71,18 +64,14 @@ class Witness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What was done to psched, from one time until another, in Unix seconds.
-
-    Attributes:
-        host: the host that it has touched; None if it was the store.
-        breaks_leases: whether no protocol could have kept two workers apart: the store has
-            forgotten what it had written, or its clock was set forward.
-    """
+    """What was done to psched, from one time until another, in Unix seconds."""
 
     at: float
     until: float
-    host: str | None
+    host: str | None  # the host that it has touched; None if it was the store
     what: str
+    # Whether no protocol could have kept two workers apart: the store has forgotten what it had
+    # written, or its clock was set forward.
     breaks_leases: bool = False
 
     def touches(self, since: float, until: float, *hosts: str) -> bool:
@@ -92,22 +81,18 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """Everything that is known about a time in which psched was watched.
-
-    Attributes:
-        lease: for how many seconds a worker may act on what the store has said: the longest lease.
-        stopped: when the last process of psched had ended, in Unix seconds; None if one lives.
-        tolerance: by how many seconds the times of witnesses can be wrong.
-    """
+    """Everything that is known about a time in which psched was watched."""
 
     witnesses: Sequence[Witness]
     records: Sequence[RunRecord]
     audits: Sequence[AuditRecord]
     faults: Sequence[Fault]
+    # For how many seconds a worker may act on what the store has said: the longest lease.
     lease: float
     now: float
+    # When the last process of psched had ended, in Unix seconds; None if one lives.
     stopped: float | None = None
-    tolerance: float = 0.0
+    tolerance: float = 0.0  # by how many seconds the times of witnesses can be wrong
 
     def explain(self, since: float, until: float, *hosts: str, breaks: bool = False) -> bool:
         """Whether a fault of the store or on one of the hosts explains what happened in a time."""
