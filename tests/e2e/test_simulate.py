@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from psched.testing.simulation.plan import MIXES
+from support.simulation.plan import MIXES
 
 ROOT = Path(__file__).resolve().parents[2]
 
