@@ -19,8 +19,8 @@ from psched.config import Config
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import KeepsAlerts
 from psched.core.store_protocol import Store
-from psched.monitor.delivering import Deliveries, HookCaller
-from psched.reports.raising import HooksOf, Judged
+from psched.monitor.delivering import Deliveries, HookCaller, hooks_without_store
+from psched.reports.raising import Judged
 
 PATIENCE = 60.0  # seconds for which the store does not answer before somebody is told
 
@@ -83,15 +83,12 @@ class Outage:
         settings: Config,
         *,
         host: str,
-        # Tells which hooks are told. Hooks that need the store must not be among them.
-        hooks_of: HooksOf,
         deliverer: HookCaller,
         clock: Clock,
         wake: threading.Event,
     ) -> None:
         self._settings = settings
         self._host = host
-        self._hooks_of = hooks_of
         self._clock = clock
         self._since: float | None = None
         self._began = 0.0
@@ -107,7 +104,7 @@ class Outage:
         if self._is_told or now < self._since + PATIENCE:
             return
         self._is_told = True
-        on_raise, on_close = self._hooks_of(Rule.UNREACHABLE, self._settings)
+        on_raise, on_close = hooks_without_store(Rule.UNREACHABLE, self._settings)
         self._kept.add(
             Alert(
                 key="",

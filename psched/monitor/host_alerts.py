@@ -10,7 +10,7 @@ from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
 from psched.core.history.protocol import KeepsHistory
 from psched.core.store_protocol import Store
 from psched.master.totals import Host
-from psched.reports.raising import HooksOf, Judged
+from psched.reports.raising import Judged, hooks_of
 
 WAITED = 60  # so many seconds a due row waits for a slot before an alert is raised
 
@@ -43,7 +43,6 @@ class HostAlerts:
         host: str,
         # Returns what is true of the workers of this host; None if that is not known.
         observe: Callable[[], Host | None],
-        hooks_of: HooksOf,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -52,7 +51,6 @@ class HostAlerts:
         self._settings = settings
         self._host = host
         self._observe = observe
-        self._hooks_of = hooks_of
         self._clock = clock
         self._told_death: float | None = None
         # A new master does not know of earlier deaths, and another master on this host can have
@@ -119,7 +117,7 @@ class HostAlerts:
         return wanted, over
 
     def _raise(self, rule: str, text: str) -> Sequence[Alert]:
-        on_raise, on_close = self._hooks_of(rule, self._settings)
+        on_raise, on_close = hooks_of(rule, self._settings)
         alert = Alert(
             key="",
             host=self._host,

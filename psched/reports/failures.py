@@ -22,7 +22,7 @@ from psched.core.model import ENDED, EXPIRED, FAILED, QUARANTINED, ReasonCode, R
 from psched.core.operations.extra_runs import schedule_key
 from psched.core.store_protocol import Store
 from psched.reports.expectations import LONGEST_TEXT
-from psched.reports.raising import MOST_RAISED, HooksOf, Judged, Raising
+from psched.reports.raising import MOST_RAISED, Judged, Raising
 from psched.reports.redaction import Redaction
 
 RULES = frozenset({Rule.FAILED, Rule.GAVE_UP, Rule.QUARANTINED, Rule.LOST})
@@ -66,14 +66,13 @@ class Failures:
         alerts: KeepsAlerts,
         settings: Config,
         *,
-        hooks_of: HooksOf,
         clock: Clock,
     ) -> None:
         self._store = store
         self._history = history
         self._alerts = alerts
         self._settings = settings
-        self._raising = Raising(alerts, hooks_of, clock=clock)
+        self._raising = Raising(alerts, clock=clock)
         self._redaction = Redaction(settings.redact)
         self._clock = clock
         self._place: str | None = None

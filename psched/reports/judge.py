@@ -44,7 +44,7 @@ from psched.reports.expectations import (
     unusual,
     why_over,
 )
-from psched.reports.raising import HooksOf, Judged, Raising, hooks_of
+from psched.reports.raising import Judged, Raising
 
 
 def last_successes(history: KeepsHistory, keys: Sequence[str]) -> Mapping[str, int]:
@@ -161,14 +161,13 @@ class Judge:
         *,
         clock: Clock,
         rng: random.Random,
-        hooks_of: HooksOf = hooks_of,
     ) -> None:
         self._store = store
         self._alerts = alerts
         self._settings = settings
         self._clock = clock
         self._rng = rng
-        self._raising = Raising(alerts, hooks_of, clock=clock)
+        self._raising = Raising(alerts, clock=clock)
         self._pass_at = self._page_at = clock.monotonic()
         self._after: Place | None = None
         self._checked = 0

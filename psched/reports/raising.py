@@ -3,7 +3,7 @@
 The settings of the alert's schedule say which hooks are told about it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace as changed
 from typing import NamedTuple
 
@@ -11,9 +11,6 @@ from psched.base.clock import Clock
 from psched.config import Config
 from psched.core.alerts.alert import Alert, Rule
 from psched.core.alerts.protocol import AlertSelection, KeepsAlerts
-
-HooksOf = Callable[[str, Config], tuple[tuple[str, ...], tuple[str, ...]]]
-"""A function like `hooks_of`; if the alert is about a host, it gets those of the installation."""
 
 MOST_RAISED = 200
 """The most alerts that one call raises; the others are raised by later calls."""
@@ -78,9 +75,8 @@ def hooks_of(rule: str, settings: Config) -> tuple[tuple[str, ...], tuple[str, .
 class Raising:
     """Raises and closes alerts in a store."""
 
-    def __init__(self, store: KeepsAlerts, hooks_of: HooksOf, *, clock: Clock) -> None:
+    def __init__(self, store: KeepsAlerts, *, clock: Clock) -> None:
         self._store = store
-        self._hooks_of = hooks_of
         self._clock = clock
         self._known = dict[tuple[tuple[str, str, str], int], float]()
 
@@ -95,7 +91,7 @@ class Raising:
         for alert, settings in found:
             if self._known.get((alert.subject, alert.since), now) > now:
                 continue
-            on_raise, on_close = self._hooks_of(alert.rule, settings)
+            on_raise, on_close = hooks_of(alert.rule, settings)
             new.append(changed(alert, on_raise=on_raise, on_close=on_close))
             if len(new) == MOST_RAISED:
                 break

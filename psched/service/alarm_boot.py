@@ -10,13 +10,12 @@ from psched.base.texts import visible
 from psched.config import Config
 from psched.master.totals import Host
 from psched.monitor.alarms import AlarmLoop, Alarms, Outage, Source, pause_of
-from psched.monitor.delivering import Deliveries, HookCaller, context_of, hooks_without_store
+from psched.monitor.delivering import Deliveries, HookCaller, context_of
 from psched.monitor.host_alerts import HostAlerts
 from psched.monitor.monitor import Observed
 from psched.notify.hooks import deliverers
 from psched.reports.failures import Failures
 from psched.reports.judge import Judge
-from psched.reports.raising import hooks_of
 
 
 def alarms(settings: Config, observed: Observed) -> Alarms:
@@ -43,18 +42,9 @@ def _alarm_loop(settings: Config, observed: Observed, wake: threading.Event) -> 
         wake=wake,
         context_of=partial(context_of, store),
     )
-    outage = Outage(
-        settings,
-        host=host,
-        hooks_of=hooks_without_store,
-        deliverer=deliverer,
-        clock=CLOCK,
-        wake=wake,
-    )
+    outage = Outage(settings, host=host, deliverer=deliverer, clock=CLOCK, wake=wake)
     rng = random.Random()  # noqa: S311  # only spreads requests
-    sources: list[Source] = [
-        Judge(store, alerts, settings, clock=CLOCK, rng=rng, hooks_of=hooks_of)
-    ]
+    sources: list[Source] = [Judge(store, alerts, settings, clock=CLOCK, rng=rng)]
     if history is not None:
 
         def observe() -> Host | None:
@@ -68,10 +58,9 @@ def _alarm_loop(settings: Config, observed: Observed, wake: threading.Event) -> 
                 settings,
                 host=host,
                 observe=observe,
-                hooks_of=hooks_of,
                 clock=CLOCK,
             ),
-            Failures(store, history, alerts, settings, hooks_of=hooks_of, clock=CLOCK),
+            Failures(store, history, alerts, settings, clock=CLOCK),
         ]
     return AlarmLoop(
         store,

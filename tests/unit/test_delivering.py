@@ -342,14 +342,10 @@ def clock():
 
 @pytest.fixture
 def outage(clock, hooks):
-    return Outage(
-        from_mapping({"url": "sqlite:///x.db"}),
-        host="web1",
-        hooks_of=lambda rule, _: (("a",), ("b",)) if rule == "unreachable" else ((), ()),
-        deliverer=hooks,
-        clock=clock,
-        wake=threading.Event(),
-    )
+    defined = {"a": {"command": ["true"]}, "b": {"command": ["true"]}, "c": {"task": "tell"}}
+    told = {"on_late": ["a", "c"], "on_recovered": ["b", "c"]}
+    settings = from_mapping({"url": "sqlite:///x.db", "hooks": defined, **told})
+    return Outage(settings, host="web1", deliverer=hooks, clock=clock, wake=threading.Event())
 
 
 def settled(outage):

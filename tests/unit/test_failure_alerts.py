@@ -40,7 +40,6 @@ class Bench:
             store.history,
             store.alerts,
             self.settings,
-            hooks_of=hooks_of,
             clock=self.clock,
         )
 
@@ -103,17 +102,16 @@ class Bench:
         return [*self.store.alerts.find_alerts(AlertSelection(**selection))]
 
 
-def hooks_of(rule, settings):
-    return (f"on-{rule}",), (f"after-{settings.max_attempts}",)
+HOOKS = {key: {"command": ["true"]} for key in ("mail", "chat", "late")}
 
 
 @pytest.fixture
 def bench(tmp_path):
-    return Bench(fill_sqlite(tmp_path / "psched.db"))
+    return Bench(fill_sqlite(tmp_path / "psched.db"), hooks=HOOKS, on_recovered="chat")
 
 
 def test_a_failure_raises_an_alert_and_the_next_success_closes_it(bench):
-    bench.add("k", options='{"max_attempts": 3}', label="nightly")
+    bench.add("k", options='{"on_failed": ["mail"], "on_late": ["late"]}', label="nightly")
     monitor = bench.monitor()
     assert not monitor.step().raised
     failed = bench.run("k", Outcome.FAILED, reason="no \x1b space")
@@ -123,7 +121,7 @@ def test_a_failure_raises_an_alert_and_the_next_success_closes_it(bench):
     assert (raised.key, raised.rule, raised.since) == ("k", "failed", failed.ended)
     assert (raised.label, raised.scheduled_time) == ("nightly", 1)
     assert raised.text == "attempt 1 has failed: no \\x1b space"
-    assert (raised.on_raise, raised.on_close) == (("on-failed",), ("after-3",))
+    assert (raised.on_raise, raised.on_close) == (("mail",), ("chat",))
     assert not any(monitor.step()[:2])
 
     bench.run("k", Outcome.FINISHED, Fate.FINISHED, attempt=2)
@@ -476,12 +474,13 @@ def test_an_extra_run_counts_as_a_run_of_its_schedule(bench):
 
 
 def test_a_task_that_is_gone_tells_the_hooks_of_its_type(tmp_path):
-    bench = Bench(fill_sqlite(tmp_path / "psched.db"), types={"default": {"max_attempts": 7}})
+    own = {"hooks": HOOKS, "types": {"default": {"on_failed": "mail", "on_recovered": "late"}}}
+    bench = Bench(fill_sqlite(tmp_path / "psched.db"), **own)
     monitor = bench.monitor()
     monitor.step()
     bench.run("gone", Outcome.FAILED, Fate.GAVE_UP)
     [raised], [closed] = monitor.step()[:2]
-    assert raised.on_close == ("after-7",)
+    assert (raised.on_raise, raised.on_close) == (("mail",), ("late",))
     assert closed.closed_text == "the schedule was deleted"
 
 

@@ -21,7 +21,9 @@ class Bench:
     """A store, and monitors of hosts whose state a test sets."""
 
     def __init__(self, url):
-        self.settings = from_mapping({"url": url})
+        hooks = {key: {"command": ["true"]} for key in ("late", "lost", "over")}
+        told = {"on_late": "late", "on_lost": "lost", "on_recovered": "over"}
+        self.settings = from_mapping({"url": url, "hooks": hooks, **told})
         self.clock = ManualClock()
         self.store = self.new_store()
 
@@ -37,7 +39,6 @@ class Bench:
             self.settings,
             host=host,
             observe=lambda: made.seen,
-            hooks_of=lambda rule, _: ((f"on-{rule}",), ("over",)),
             clock=self.clock,
         )
         made.seen = Host(slots=4, free=4)
@@ -88,7 +89,7 @@ def test_rows_that_wait_too_long_for_a_slot_raise_an_alert_until_none_waits(benc
     )
     assert bench.open() == [("web1", "no_slot")]
     [kept] = bench.store.alerts.find_alerts()
-    assert (kept.key, kept.on_raise, kept.on_close) == ("", ("on-no_slot",), ("over",))
+    assert (kept.key, kept.on_raise, kept.on_close) == ("", ("late",), ("over",))
     # A slot that is free for a moment changes nothing.
     assert step(monitor, BUSY._replace(free=1)) == ([], [])
     assert step(monitor, BUSY) == ([], [])

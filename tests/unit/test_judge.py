@@ -35,7 +35,6 @@ class Court:
     """A judge of a host's schedules, and what it has done."""
 
     def __init__(self, host, expect=None, store=None, **more):
-        hooks = {name: more.pop(name) for name in ("hooks_of",) if name in more}
         settings = {"url": "sqlite:///unused.db", "expect": expect, **more}
         self.host = host
         self.store = store or host.store()
@@ -45,7 +44,6 @@ class Court:
             from_mapping(settings),
             clock=host.clock,
             rng=Calm(),
-            **hooks,
         )
         self.notes = []
         self.wait = 0.0
@@ -592,17 +590,12 @@ class TestTogether:
         assert Court(host, {"late": "5m"}).until_quiet(HOUR) == ([], [])
 
     def test_the_alerts_have_the_hooks_of_their_rule_and_settings(self, host):
-        add(host, type_ := "k", expect={"late": "5m"}, max_attempts=7)
-        asked = []
-
-        def hooks_of(rule, settings):
-            asked.append((rule, settings.max_attempts))
-            return ("slack", "mail"), ("slack",)
-
-        court = Court(host, hooks_of=hooks_of)
+        own = {"on_late": ["slack", "mail"], "on_failed": "pager"}
+        add(host, "k", expect={"late": "5m"}, **own)
+        hooks = {key: {"command": ["true"]} for key in ("slack", "mail", "pager")}
+        court = Court(host, hooks=hooks, on_late="pager", on_recovered="slack")
         court.until_quiet(10 * MINUTE)
-        assert asked == [(Rule.LATE, 7)]
-        (alert,) = court.alerts(key=type_)
+        (alert,) = court.alerts(key="k")
         assert (alert.on_raise, alert.on_close) == (("slack", "mail"), ("slack",))
 
 
