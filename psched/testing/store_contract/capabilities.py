@@ -16,7 +16,6 @@ from psched.core.store_protocol import (
 )
 from psched.testing.store_contract.bench import (
     LONG_AGO,
-    BackendFactory,
     WithStore,
     add,
     claim,
@@ -74,9 +73,9 @@ class TransactionContract(WithStore):
             transaction.add([due("after")], nonce="n")
         assert {row.key for row in store.rows()} == {"taken", "before", "after"}
 
-    def test_what_is_no_connection_is_refused(self, backend_factory: BackendFactory) -> None:
+    def test_what_is_no_connection_is_refused(self, store: Store) -> None:
         with refused(InvalidError):
-            _joined(backend_factory(), object())
+            _joined(store, object())
 
 
 def _joined(store: Store, connection: object) -> CallersTransaction:
@@ -109,8 +108,8 @@ class ReplaceManyContract(WithStore):
         assert store.get("b") is None
         assert found(store, "c").type == "mine"
 
-    def test_nothing_is_replaced_by_nothing(self, backend_factory: BackendFactory) -> None:
-        assert _replace(backend_factory(), [])
+    def test_nothing_is_replaced_by_nothing(self, store: Store) -> None:
+        assert _replace(store, [])
 
 
 def _replace(store: Store, changes: Sequence[tuple[Row, Row]]) -> bool:

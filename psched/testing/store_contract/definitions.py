@@ -45,12 +45,10 @@ class Definitions(WithStore):
         assert [*store.init()] == []
         assert found(store, "k") == found(other, "k")
 
-    def test_what_was_declared_is_read_by_every_worker(
-        self, backend_factory: BackendFactory
-    ) -> None:
+    def test_what_was_declared_is_read_by_every_worker(self, store: Store, other: Store) -> None:
         declared = changed(FULL, alive_time=None, options=None)
-        backend_factory().add([declared], nonce="n")
-        row = found(backend_factory(), FULL.key)
+        store.add([declared], nonce="n")
+        row = found(other, FULL.key)
         assert payload(row.data) == FULL.data
         for name in ("type", "cron", "timezone", "delay", "next_time", "next_run_time", "status"):
             assert getattr(row, name) == getattr(declared, name)
@@ -226,8 +224,8 @@ class Deletion(WithStore):
         with refused(NotFoundError):
             store.delete("k")
 
-    def test_nothing_is_marked_among_no_rows(self, backend_factory: BackendFactory) -> None:
-        assert backend_factory().marked([]) == {}
+    def test_nothing_is_marked_among_no_rows(self, store: Store) -> None:
+        assert store.marked([]) == {}
 
 
 class Marks(WithStore):

@@ -495,9 +495,9 @@ class Reading(WithStore):
     # --- trimming ----------------------------------------------------------------------
 
     def test_trimmed_records_of_extra_runs_are_not_read_with_those_of_their_schedule(
-        self, backend_factory: BackendFactory
+        self, store: Store
     ) -> None:
-        store, extra = backend_factory(), "k!20261125T023000Z"
+        extra = "k!20261125T023000Z"
         records = [made(extra, owner=f"w.{number}", ended=ENDED + number) for number in range(5)]
         history_of(store).record(records)
         assert history_of(store).trim(before=records[2].ended, limit=100) == 2  # noqa: PLR2004
@@ -755,7 +755,7 @@ class ReplaceAndRecordContract(WithStore):
     """
 
     def test_a_row_is_replaced_and_the_records_are_written(
-        self, store: Store, backend_factory: BackendFactory
+        self, store: Store, other: Store
     ) -> None:
         add(store, "k")
         seen = found(store, "k")
@@ -764,10 +764,10 @@ class ReplaceAndRecordContract(WithStore):
             _span("k", scheduled_time=LONG_AGO + 600, until=FOREVER, count=None, ended=ENDED + 1),
         ]
         assert _replace(store, seen, changed(seen, type="new"), *records)
-        after = found(backend_factory(), "k")
+        after = found(other, "k")
         assert (after.type, after.next_time) == ("new", seen.next_time)
         assert after.version > seen.version
-        assert are_same(runs(backend_factory()), records)
+        assert are_same(runs(other), records)
         assert are_same(runs(store, key="k"), records)
         assert history_of(store).lost_records == 0
 

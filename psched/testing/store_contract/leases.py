@@ -65,8 +65,8 @@ class Leases(WithStore):
         ends = {row.key: row.next_run_time or 0 for row in store.rows()}
         assert [key for key, end in ends.items() if end < soon] == [lost.key]
 
-    def test_extending_nothing_is_nothing(self, backend_factory: BackendFactory) -> None:
-        assert backend_factory().extend({}, alive_time=LEASE, shortest=1) == frozenset()
+    def test_extending_nothing_is_nothing(self, store: Store) -> None:
+        assert store.extend({}, alive_time=LEASE, shortest=1) == frozenset()
 
     def test_a_payload_is_replaced_under_the_lease(self, store: Store, other: Store) -> None:
         held = leased(store, "k")
@@ -121,8 +121,8 @@ class Claims(WithStore):
         assert len(rows) == len(keys)
         assert {row.key for row in rows} == keys
 
-    def test_nothing_due_is_an_empty_answer(self, backend_factory: BackendFactory) -> None:
-        claimed = claim(backend_factory(), "w.1")
+    def test_nothing_due_is_an_empty_answer(self, store: Store) -> None:
+        claimed = claim(store, "w.1")
         assert not claimed.rows
         assert not claimed.more
         assert not claimed.expired
@@ -341,8 +341,8 @@ class Settlements(WithStore):
         left = {row.key: (row.next_time, row.next_run_time) for row in store.rows()}
         assert left == {end.key: (end.next_time, end.not_before) for end in ends}
 
-    def test_settling_nothing_is_nothing(self, backend_factory: BackendFactory) -> None:
-        assert backend_factory().settle([]) == {}
+    def test_settling_nothing_is_nothing(self, store: Store) -> None:
+        assert store.settle([]) == {}
 
 
 def _attempts(store: Store, key: str, token: Token, version: int) -> Iterator[tuple[str, bool]]:

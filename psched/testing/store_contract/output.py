@@ -191,11 +191,11 @@ class ReadingLive(WithStore):
         assert output_of(store).asked_output([], _now(store)) == frozenset()
         assert output_of(store).output_of(_running()) is None
 
-    def test_a_request_holds_until_its_time(self, backend_factory: BackendFactory) -> None:
-        store, now = backend_factory(), _now(backend_factory())
+    def test_a_request_holds_until_its_time(self, store: Store, other: Store) -> None:
+        now = _now(store)
         ask = output_of(store).ask_for_output
         assert not ask(_running(), now=now, until=now + _HOUR)
-        assert _asked(backend_factory(), now) == {_running()}
+        assert _asked(other, now) == {_running()}
         assert _asked(store, now + _HOUR - 1) == {_running()}
         assert _asked(store, now + _HOUR) == frozenset()
         assert ask(_running(), now=now, until=now + 2 * _HOUR)
@@ -205,10 +205,8 @@ class ReadingLive(WithStore):
         assert _asked(store, now + _HOUR) == {_running()}
         assert not ask(_running(), now=now + 2 * _HOUR, until=now + 3 * _HOUR)
 
-    def test_only_what_was_asked_for_is_found_among_many(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store, now = backend_factory(), _now(backend_factory())
+    def test_only_what_was_asked_for_is_found_among_many(self, store: Store) -> None:
+        now = _now(store)
         attempts = [_running(f"k{n % 9}", owner=f"w.{n}") for n in range(3 * MANY)]
         others = [
             _running("K0", owner="w.0"),
@@ -255,10 +253,8 @@ class ReadingLive(WithStore):
         assert kept(store) == [_live()]
         assert kept(store, "other") == []
 
-    def test_what_was_written_stays_when_nobody_asks_any_more(
-        self, backend_factory: BackendFactory
-    ) -> None:
-        store, now = backend_factory(), _now(backend_factory())
+    def test_what_was_written_stays_when_nobody_asks_any_more(self, store: Store) -> None:
+        now = _now(store)
         output_of(store).ask_for_output(_running(), now=now, until=now + 100)
         output_of(store).write_live_output([_live()])
         assert _asked(store, now + 100) == frozenset()

@@ -20,7 +20,6 @@ from psched.core.store_protocol import Store
 from psched.testing.store_contract.bench import (
     LATER,
     LONG_AGO,
-    BackendFactory,
     WithStore,
     add,
     claim,
@@ -178,8 +177,8 @@ class RunSummaryContract(WithStore):
         [new] = history.new_failures(before.place, MANY).records
         assert new.key == "new"
 
-    def test_a_store_without_records_has_no_failures(self, backend_factory: BackendFactory) -> None:
-        assert _failures(backend_factory()) == []
+    def test_a_store_without_records_has_no_failures(self, store: Store) -> None:
+        assert _failures(store) == []
 
 
 def _keys(seen: Overview) -> tuple[list[str], list[str], list[str], list[str]]:

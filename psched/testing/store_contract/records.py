@@ -349,10 +349,10 @@ class Overrides(WithStore):
     """Tests that a row can have its own ``alive_time`` and options, and can have no trigger."""
 
     def test_all_that_was_declared_is_read_by_every_worker(
-        self, backend_factory: BackendFactory
+        self, store: Store, other: Store
     ) -> None:
-        backend_factory().add([FULL], nonce="n")
-        row = found(backend_factory(), FULL.key)
+        store.add([FULL], nonce="n")
+        row = found(other, FULL.key)
         assert payload(row.data) == FULL.data
         assert payload(row.options) == FULL.options
         assert row == changed(
