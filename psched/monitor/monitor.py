@@ -7,7 +7,7 @@ master tells: totals of counts, and what is true now of the workers.
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ from psched.base.log import Log
 from psched.master.messages import LONGEST_PIECE, TO_MONITOR
 from psched.master.totals import Host
 from psched.process.link import Link
-from psched.process.signals import Waitable
+from psched.process.signals import SignalInbox
 
 Key = tuple[str, str, str]
 
@@ -99,14 +99,6 @@ class Duty(Protocol):
         ...
 
 
-class Inbox(Protocol):
-    """Receives the signals to a monitor; see `psched.process.signals.SignalInbox`."""
-
-    def wait(self, timeout: float, links: Iterable[Waitable] = ()) -> Collection[int]:
-        """Sleep until a signal or message arrives, or the timeout ends; return the signals."""
-        ...
-
-
 class _Watched:
     """A duty, and when it is due."""
 
@@ -139,7 +131,7 @@ class Monitor:
         duties: Sequence[Duty],
         *,
         observed: Observed,
-        inbox: Inbox,
+        inbox: SignalInbox,
         log: Log,
         clock: Clock,
         beat: float,  # seconds between two signs of life to the master

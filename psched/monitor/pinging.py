@@ -6,7 +6,7 @@ The protocol: https://healthchecks.io/docs/http_api/
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from psched.base.clock import Clock
@@ -16,6 +16,9 @@ from psched.base.texts import counted
 from psched.config.monitoring import KEY
 from psched.output.masking import Secrets
 from psched.reports.redaction import Redaction
+
+if TYPE_CHECKING:
+    from psched.monitor.ping_delivery import PingDelivery
 
 _log = logging.getLogger("psched.monitor")
 
@@ -39,18 +42,6 @@ class Ping(NamedTuple):
     since: float  # when it was asked for, in seconds of the monotonic clock
 
 
-class Delivery(Protocol):
-    """Delivers pings; see `psched.monitor.ping_delivery`."""
-
-    def add(self, ping: Ping, server: str, number: int) -> None:
-        """Have a ping sent, after those with the same server and number; wait for nothing."""
-        ...
-
-    def close(self) -> None:
-        """Deliver what waits, but not for long."""
-        ...
-
-
 class Pinging:
     """Sends pings; a duty of the monitor. It waits for nothing, because others deliver them."""
 
@@ -60,7 +51,7 @@ class Pinging:
         self,
         urls: Mapping[str, str],
         # Creates what delivers pings; called when the first one is to be sent.
-        open_delivery: Callable[[], Delivery],
+        open_delivery: "Callable[[], PingDelivery]",
         *,
         clock: Clock,
         secrets: Iterable[str] = (),  # texts that are masked in reasons; output was masked before
@@ -68,7 +59,7 @@ class Pinging:
     ) -> None:
         self._urls = urls
         self._open_delivery = open_delivery
-        self._delivery: Delivery | None = None
+        self._delivery: PingDelivery | None = None
         self._clock = clock
         self._secrets = Secrets(secrets)
         self._redaction = Redaction(redact)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from psched.app import CLOCK, hint_of, make_store
 from psched.base.errors import ConfigError
@@ -19,7 +20,7 @@ from psched.memory import MEMORY
 from psched.monitor.address import place_of
 from psched.monitor.listening import Listening
 from psched.monitor.monitor import Duty, Monitor, Observed
-from psched.monitor.pinging import Delivery, Pinging
+from psched.monitor.pinging import Pinging
 from psched.monitor.showing import ServesMetrics, WritesMetrics
 from psched.monitor.store_view import StoreView
 from psched.process import kernel
@@ -28,6 +29,9 @@ from psched.process.kernel import set_title
 from psched.process.link import Link
 from psched.process.signals import SIGNALS, SignalInbox
 from psched.service.worker_boot import redirect_log
+
+if TYPE_CHECKING:
+    from psched.monitor.ping_delivery import PingDelivery
 
 _log = logging.getLogger("psched.monitor")
 
@@ -125,7 +129,7 @@ def _duties(settings: Config, observed: Observed) -> Iterator[Duty]:
 def _pinging(settings: Config) -> Pinging:
     """The duty to ping. A row can name a ping that is not defined, so there always is this duty."""
 
-    def open_delivery() -> Delivery:
+    def open_delivery() -> "PingDelivery":
         # Loaded only here, because the modules for HTTP and TLS take memory.
         from psched.monitor.ping_delivery import PingDelivery  # noqa: PLC0415
         from psched.notify.http_client import HttpClient  # noqa: PLC0415
