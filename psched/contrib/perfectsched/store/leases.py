@@ -37,7 +37,6 @@ from psched.contrib.perfectsched.store.rows import (
     as_row,
     as_seen,
     join_data,
-    read_rows,
 )
 from psched.core.history.records import RunRecord
 from psched.core.model import QUARANTINED, Row, Settlement, Token
@@ -216,7 +215,7 @@ class LeaseWriter:
         found = {key: self.leases.get(key, token) for key, token in tokens.items()}
         held = {key: lease for key, lease in found.items() if lease and not lease.settled}
         for _ in range(_ROUNDS):
-            now, rows = read_rows(self._connector, self._sql, [*held])
+            now, rows = self.read([*held])
             for key, lease in [*held.items()]:
                 if key not in rows or not lease.holds(rows[key], now):
                     self.leases.drop(key)
@@ -241,7 +240,7 @@ class LeaseWriter:
         for _ in range(_ROUNDS):
             if not pending:
                 return results
-            now, rows = read_rows(self._connector, self._sql, [*pending])
+            now, rows = self.read([*pending])
             for key, (end, lease) in [*pending.items()]:
                 try:
                     result = self._settle_one(end, lease, rows.get(key), now)
@@ -256,7 +255,7 @@ class LeaseWriter:
         """Replace the data of a leased row; return False if the lease is not held."""
         lease = self.leases.get(key, token)
         for _ in range(_ROUNDS):
-            now, rows = read_rows(self._connector, self._sql, [key])
+            now, rows = self.read([key])
             if lease is None or key not in rows or not lease.holds(rows[key], now):
                 return False
             row = rows[key]
@@ -264,6 +263,17 @@ class LeaseWriter:
             if self._write(self._sql.update_data, values):
                 return True
         raise StoreUnavailableError(f"{key}: changes faster than its data can be replaced")
+
+    def read(self, keys: Sequence[str]) -> tuple[float, Mapping[str, StoredRow]]:
+        """Read the store's clock, and rows by their keys; the time is 0 if there is no row."""
+        values = {"ids": [*keys]}
+        found = (
+            self._connector.read(lambda c: c.execute(self._sql.rows, values).all()) if keys else ()
+        )
+        now = float(found[0][0]) if found else 0.0
+        wanted, rows = {*keys}, (StoredRow(*columns[1:]) for columns in found)
+        # The database's collation may treat other keys as equal.
+        return now, {row.id: row for row in rows if row.id in wanted}
 
     def _read_near(
         self, limit: int, horizon: float, length: int

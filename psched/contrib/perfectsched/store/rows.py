@@ -14,7 +14,6 @@ from psched.base import payload
 from psched.base.errors import InvalidError
 from psched.core.columns import decode, encode, plain_text, raw_data
 from psched.core.model import FINISHED, WAITING, Row, Token
-from psched.stores.sql.connector import Connector
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.side_tables import rights_on
 
@@ -90,13 +89,10 @@ def as_row(stored: StoredRow, token: Token | None = None, attempt: int = 0) -> R
 
 def as_stored(row: Row) -> StoredRow:
     """Convert a row of psched to a row of the table."""
-    for name, value, most in (
-        ("next_time", row.next_time, LATEST),
-        ("next_run_time", row.next_run_time, LATEST),
-        ("delay", row.delay, LATEST),
-    ):
-        if value is not None and not 0 <= value <= most:
-            raise InvalidError(name, f"must be from 0 to {most} in PerfectSched's table")
+    for name in ("next_time", "next_run_time", "delay"):
+        value = getattr(row, name)
+        if value is not None and not 0 <= value <= LATEST:
+            raise InvalidError(name, f"must be from 0 to {LATEST} in PerfectSched's table")
     for name, words, longest in (("cron", row.cron, 128), ("timezone", row.timezone, 255)):
         if words is not None and len(words) > longest:
             raise InvalidError(name, f"must have at most {longest} characters here")
@@ -246,17 +242,6 @@ class Statements:
         values = {f"{n}{i}": v for i, row in enumerate(rows) for n, v in row._asdict().items()}
         each = (", ".join(f":{name}{i}" for name in COLUMNS) for i in range(len(rows)))
         return text(self._insert + ", ".join(f"({row})" for row in each)), values
-
-
-def read_rows(
-    connector: Connector, sql: Statements, keys: Sequence[str]
-) -> tuple[float, Mapping[str, StoredRow]]:
-    """Read the store's clock, and the rows with these keys, by key; the time is 0 without rows."""
-    found = connector.read(lambda c: c.execute(sql.rows, {"ids": [*keys]}).all()) if keys else []
-    now = float(found[0][0]) if found else 0.0
-    wanted, rows = {*keys}, (StoredRow(*columns[1:]) for columns in found)
-    # Rows with other keys are left out: the database's collation may treat other keys as equal.
-    return now, {row.id: row for row in rows if row.id in wanted}
 
 
 def as_seen(row: StoredRow) -> dict[str, Any]:

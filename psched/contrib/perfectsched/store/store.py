@@ -97,7 +97,6 @@ from psched.contrib.perfectsched.store.rows import (
     as_row,
     as_seen,
     as_stored,
-    read_rows,
 )
 from psched.core.catchup import iso
 from psched.core.columns import decode
@@ -217,7 +216,7 @@ class PerfectSchedStore(TableStore[Statements]):
     @override
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
         """The rows that this owner certainly holds; the row of an unanswered claim is left out."""
-        now, found = self._read(
+        now, found = self._writer.read(
             [key for key in self._leases.keys_of(owner) if not keys or key in keys]
         )
         rows = [self._leases.as_row(row, now) for row in found.values() if row.until > now]
@@ -261,7 +260,7 @@ class PerfectSchedStore(TableStore[Statements]):
 
     @override
     def look(self, keys: Sequence[str]) -> Mapping[str, Row]:
-        now, found = self._read(keys)
+        now, found = self._writer.read(keys)
         return {key: self._leases.as_row(row, now) for key, row in found.items()}
 
     @override
@@ -302,7 +301,7 @@ class PerfectSchedStore(TableStore[Statements]):
 
     def _replacement(self, seen: Row, new: Row) -> tuple[TextClause, dict[str, Any]] | None:
         """The request that replaces a row; None if the row was changed or deleted meanwhile."""
-        now, found = self._read([seen.key])
+        now, found = self._writer.read([seen.key])
         row = found.get(seen.key)
         if row is None:
             return None
@@ -317,9 +316,6 @@ class PerfectSchedStore(TableStore[Statements]):
             )
         values = {**as_seen(row), **as_new(_checked(new))}
         return (self._sql.redefine if held else self._sql.replace), values
-
-    def _read(self, keys: Sequence[str]) -> tuple[float, Mapping[str, StoredRow]]:
-        return read_rows(self._connector, self._sql, keys)
 
     def _find_problem(self, connection: Connection, part: SideStore, what: str) -> str | None:
         """Find out why something is not kept; return None if it is."""
@@ -354,7 +350,7 @@ class PerfectSchedStore(TableStore[Statements]):
 
     def _has_inserted(self, rows: Sequence[StoredRow]) -> bool:
         """Whether an unanswered insert of these rows was applied: all rows exist, unchanged."""
-        _, found = self._read([row.id for row in rows])
+        _, found = self._writer.read([row.id for row in rows])
         return bool(rows) and all(
             row.id in found and found[row.id].version == row.version for row in rows
         )
