@@ -1,10 +1,10 @@
 """What is known about a schedule and one occurrence: the row, records, changes and workers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from difflib import get_close_matches
-from functools import cached_property, partial
+from functools import cached_property
 
 from psched.base.errors import InvalidError
 from psched.config import Config
@@ -221,8 +221,7 @@ class Facts:
         """The rows that are leased now, of any key."""
         if self._history is None:
             return ()
-        running = Selection(statuses=frozenset({RUNNING}), limit=_LEASED)
-        return self._all(partial(self.store.rows, running))
+        return self._rows(Selection(statuses=frozenset({RUNNING}), limit=_LEASED))
 
     def similar_keys(self) -> Sequence[str]:
         """Keys that are spelled like this one: those with its beginning, or the first ones."""
@@ -231,13 +230,12 @@ class Facts:
             return []
         for prefix in (key[:2], ""):
             selection = Selection(prefix=prefix, limit=_SIMILAR, by_key=True)
-            rows = self._all(partial(self.store.rows, selection))
-            found |= dict.fromkeys(row.key for row in rows)
+            found |= dict.fromkeys(row.key for row in self._rows(selection))
         short = (each for each in found if len(each) <= _LONGEST_SIMILAR)
         return get_close_matches(key, short, n=3)
 
-    def _all(self, rows: Callable[[], Iterator[Row]]) -> Sequence[Row]:
-        return self.send(lambda: [*rows()])
+    def _rows(self, selection: Selection) -> Sequence[Row]:
+        return self.send(lambda: [*self.store.rows(selection)])
 
 
 def read_facts(store: Store, settings: Config, send: Send, key: str, row: Row | None) -> Facts:
@@ -369,13 +367,13 @@ def fires(trigger: Trigger | None, instant: int) -> bool:
     return trigger is not None and trigger.next_after(instant - 1) == instant
 
 
-def last_before(trigger: Trigger, instant: int, *, least: int = 0) -> int | None:
-    """The trigger's last time before an instant; None if there is none since ``least``.
+def last_before(trigger: Trigger, instant: int) -> int | None:
+    """The trigger's last time before an instant; None if there is none within `_OLDEST`.
 
     Triggers only search forward. So the search begins shortly before the instant, and goes back in
     windows that double in size.
     """
-    least = max(least, instant - _OLDEST, 0)
+    least = max(instant - _OLDEST, 0)
     end, span = instant, 60
     while end > least:
         start = max(instant - span, least)
