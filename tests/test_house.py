@@ -16,7 +16,11 @@ from psched.process.signals import SIGNALS
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted((ROOT / "psched").rglob("*.py"))
 DOCS = ROOT / "docs"
-RENDERED = runpy.run_path(str(DOCS / "render_settings.py"))["FILES"]
+RENDERED = {
+    path: content
+    for program in ("render_settings.py", "render_commands.py")
+    for path, content in runpy.run_path(str(DOCS / program))["FILES"].items()
+}
 
 
 def test_a_module_says_first_what_it_holds():
@@ -119,7 +123,7 @@ def test_only_the_configuration_knows_what_contrib_has():
 
 
 @pytest.mark.parametrize("path", [*RENDERED])
-def test_the_files_about_settings_say_what_the_settings_declare(path):
+def test_the_files_that_are_made_from_the_code_say_what_it_declares(path):
     assert (ROOT / path).read_text() == RENDERED[path](), "run bin/settings"
 
 

@@ -12,6 +12,7 @@ import pytest
 import psched
 import psched.application
 from psched.cli.commands import load
+from psched.cli.commands import psched as program
 from psched.cli.shown import RUNS
 from psched.core.history.answer import Code, State
 from psched.core.history.records import Fate, Outcome, RunRecord
@@ -134,17 +135,16 @@ def test_the_page_of_own_stores_names_all_that_a_store_can_leave_out():
 OF_EVERY_COMMAND = {"--help", "--config", "--environment", "--database", "--table"}
 
 
-@pytest.mark.parametrize(
-    "command", ["alerts", "history", "why", "verify", "audit", "list", "health"]
-)
-def test_the_page_of_a_command_names_its_options(command):
+@pytest.mark.parametrize("command", sorted(program.commands))
+def test_the_page_of_commands_names_the_options_of_each(command):
     options = {
         parameter.opts[-1]
         for parameter in load(command).params
         if isinstance(parameter, click.Option)
     }
-    page = (ROOT / "docs" / f"{command}.md").read_text()
-    named = {*re.findall(r"`(--[a-z-]+)", page)}
+    page = (ROOT / "docs/commands.md").read_text()
+    section = page.partition(f"## `psched {command}`\n")[2].partition("\n## ")[0]
+    named = {*re.findall(r"(?:^\| `|, )(--[a-z-]+|-\w)", section, re.MULTILINE)}
     assert options - OF_EVERY_COMMAND <= named
 
 
