@@ -543,8 +543,8 @@ class Config:
     output: Annotated[str, Choice("both", "history", "service", "raw", "none"), PER_SCHEDULE] = (
         "both"
     )
-    """Where [what tasks print](output.md) goes. If it is raw for all types, no schedule can
-    override that.
+    """Where [what tasks print](history.md#what-did-it-print) goes. If it is raw for all types, no
+    schedule can override that.
     - `both`: to the service and to the store
     - `history`: to the store, where `psched logs` shows it
     - `service`: to the service's output, each line with key and time
@@ -572,9 +572,9 @@ class Config:
     """
 
     redact: Annotated[tuple[str, ...] | None, FIELD_NAMES] = None
-    """Names of fields whose values the command psched [hides](history.md#secrets) wherever it shows
-    payloads, results and errors. * stands for any characters, and upper and lower case are the
-    same. Without this setting, only changes of schedules (audit, edit, the plan of apply) hide
+    """Names of fields whose values the command psched [hides](security.md#secrets) wherever it
+    shows payloads, results and errors. * stands for any characters, and upper and lower case are
+    the same. Without this setting, only changes of schedules (audit, edit, the plan of apply) hide
     values, of fields whose names contain password, passwd, secret, token or api_key; with [],
     nothing is hidden. Example: `redact: [password, "*token*"]`"""
 

@@ -207,7 +207,7 @@ BY_PAGE = {
 
 
 def for_database(database, sql):
-    """A block of the page of records, as the page says that this database needs it."""
+    """A block of the page of the tables, as the page says that this database needs it."""
     text = "CAST(output AS TEXT)"
     if database.kind == "mariadb":
         return re.sub(r"\b(key|count|until)\b", r"`\1`", sql.replace(text, "output"))
@@ -217,7 +217,7 @@ def for_database(database, sql):
 @pytest.mark.usefixtures("each_service")
 def test_the_statements_of_each_page_work_on_every_database(database, send_sql):
     for block in EVERYWHERE:
-        sql = for_database(database, block.text) if block.page.name == "records.md" else block.text
+        sql = for_database(database, block.text) if block.page.name == "table.md" else block.text
         send_sql(database.url, f"BEGIN;\n{sql}\nROLLBACK;\n")
 
 
@@ -249,7 +249,8 @@ def test_the_statement_of_the_page_of_pings_names_the_ping(each_service, databas
 
 
 def test_the_queries_of_the_records_find_runs_output_and_alerts(each_service, database, send_sql):
-    per_key, output, alerts = (for_database(database, sql) for sql in BY_PAGE["records.md"])
+    _, *queries = BY_PAGE["table.md"]
+    per_key, output, alerts = (for_database(database, sql) for sql in queries)
     master = each_service.start()
     each_service.add("k", "exec", data={"command": ["printf", "out of memory"]})
     each_service.add("other", "exec", data={"command": ["echo", "well"]})

@@ -106,8 +106,8 @@ def table(page, heading):
         (["history.md"], "outcome", [*Outcome]),
         (["history.md"], "fate", [*Fate]),
         (["why.md"], "code", [*Code]),
-        (["verify.md", "contributing.md"], "violation", [*Kind]),
-        (["records.md"], "column", [each.name for each in fields(RunRecord)]),
+        (["why.md", "contributing.md"], "violation", [*Kind]),
+        (["table.md"], "column of a run", [each.name for each in fields(RunRecord)]),
     ],
 )
 def test_a_table_explains_each_name_once(pages, heading, known):
