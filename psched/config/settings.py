@@ -644,7 +644,7 @@ class Config:
     install psched[metrics]`. Example: `metrics: 127.0.0.1:9464`"""
 
     metrics_keys: Annotated[tuple[str, ...], names("a schedule")] = ()
-    """Keys of schedules, at most 100, for which [the metrics](metrics.md#what-is-shown) also show
+    """Keys of schedules, at most 100, for which [the metrics](metrics.md#metrics) also show
     when they have last succeeded: [nightly, backup]. Whoever can read the metrics then sees these
     keys."""
 
@@ -662,9 +662,9 @@ class Config:
     """
 
     hooks: Annotated[Hooks, HooksKind()] = NO_HOOKS
-    """Who or what can be told about alerts, and how: see [Hooks](hooks.md). Each hook has a name,
-    and is one of a webhook, a command, a mail or a task. Rows name hooks; they cannot define any.
-    For example:
+    """Who or what can be told about alerts, and how: see [Hooks](alerts.md#hooks). Each hook has a
+    name, and is one of a webhook, a command, a mail or a task. Rows name hooks; they cannot define
+    any. For example:
 
         hooks:
           ops: {mail: [ops@example.org]}
@@ -678,11 +678,11 @@ class Config:
     alert_on: Annotated[str, Choice("given_up", "each_failure"), PER_SCHEDULE] = "given_up"
     """When `on_failed` is told of a task with `max_attempts`: when it is given up (given_up), or of
     each attempt that fails before, too (each_failure): see [Which hooks are
-    told](hooks.md#which-hooks-are-told)."""
+    told](alerts.md#hooks)."""
 
     on_failed: Annotated[tuple[str, ...], HookNames(), PER_SCHEDULE] = ()
     """The hooks that are told that a task has failed, was given up, or is quarantined; a name, or a
-    list of names: see [Which hooks are told](hooks.md#which-hooks-are-told)."""
+    list of names: see [Which hooks are told](alerts.md#hooks)."""
 
     on_late: Annotated[tuple[str, ...], HookNames(), PER_SCHEDULE] = ()
     """The hooks that are told that a task does not start in time, runs for too long, or has not
@@ -697,16 +697,16 @@ class Config:
     """The hooks that are told that something is over that a hook was told about."""
 
     allow_private_addresses: Annotated[tuple[Network, ...], Networks()] = ()
-    """Whether requests of [hooks](hooks.md#security) and [pings](pings.md#your-own-server) may be
+    """Whether requests of [hooks](alerts.md#webhooks-and-chats) and [pings](alerts.md#pings) may be
     sent to addresses that are not public: on, off, or a list of networks: [10.1.0.0/16,
     127.0.0.1/32]."""
 
     pings: Annotated[Pings, PingUrls()] = NO_PINGS
-    """[Pings](pings.md): checks of Healthchecks (https://healthchecks.io, or a server of your own),
-    by names of your choice. psched tells a check when a run starts, and whether it has succeeded,
-    so that you hear from that server if a run fails, or if none comes. In place of the last part of
-    a URL, {key} stands for the schedule's key. Whoever knows a URL can ping, so keep this file
-    secret, or write ${VARIABLE}. For example:
+    """[Pings](alerts.md#pings): checks of Healthchecks (https://healthchecks.io, or a server of
+    your own), by names of your choice. psched tells a check when a run starts, and whether it has
+    succeeded, so that you hear from that server if a run fails, or if none comes. In place of the
+    last part of a URL, {key} stands for the schedule's key. Whoever knows a URL can ping, so keep
+    this file secret, or write ${VARIABLE}. For example:
 
         pings:
           backup: https://hc-ping.com/5bf66975-d4c7-4bf5-bcc8-b8d8a82ea278

@@ -242,8 +242,8 @@ def test_the_statements_of_the_queue_do_what_their_comments_say(each_service, da
         send_sql(database.url, again)
 
 
-def test_the_statement_of_the_page_of_pings_names_the_ping(each_service, database, send_sql):
-    [block] = BY_PAGE["pings.md"]
+def test_the_statement_about_pings_names_the_ping(each_service, database, send_sql):
+    [block] = BY_PAGE["alerts.md"]
     send_sql(database.url, block)
     assert re.search("^ping: +backup", succeed(each_service, "show", "weekly"), re.MULTILINE)
 

@@ -83,7 +83,7 @@ def test_a_command_gets_the_notification_as_json_and_as_variables(tmp_path):
 
 
 def test_the_page_names_each_variable(tmp_path):
-    page = (Path(__file__).parents[2] / "docs/hooks.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/alerts.md").read_text()
     run('env > "$1/env"', str(tmp_path))
     made = {
         line.partition("=")[0]

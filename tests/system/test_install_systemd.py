@@ -192,10 +192,10 @@ print(connection.getresponse().read().decode())
 """Reads a page of psched web in the machine."""
 
 
-def test_the_unit_of_the_page_web_shows_what_the_service_runs(host):
+def test_the_unit_of_the_web_pages_shows_what_the_service_runs(host):
     install(host)
-    page = (FILES.parent / "docs/web.md").read_text()
-    [unit] = re.findall(r"```ini\n(.*?)```", page, re.DOTALL)
+    page = (FILES.parent / "docs/metrics.md").read_text()
+    [unit] = re.findall(r"```ini\n(# \S*/psched-web\.service\n.*?)```", page, re.DOTALL)
     units = path_of(host, "/etc/systemd/system")
     (units / "psched-web.service").write_text(unit.replace("/opt/psched/", f"{VENV}/"))
     (units / "psched-web.service.d").mkdir()
