@@ -36,7 +36,7 @@ psched reads the first of these files that exists, and no other:
 3. `config/psched.yml`, else PerfectSched's `config/perfectsched.yml`, in the current folder
 4. `/etc/psched/psched.yml`
 
-Without a file, psched uses [an SQLite database in your state folder](sqlite.md).
+Without a file, psched uses [an SQLite database in your state folder](databases.md#sqlite).
 
 **Durations** are seconds, or have a unit: `30s`, `5m`, `1h`, `30d`. **Sizes** are bytes, or have \
 the unit `K`, `M` or `G`, which are powers of 1024: `64K` is 65536. The options of the commands \

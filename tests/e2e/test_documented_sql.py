@@ -16,8 +16,9 @@ from support.stores import store_factory
 
 pytestmark = pytest.mark.extended
 
-MYSQL_USER, MYSQL_ADMINISTRATOR = server_sql("mysql.md")
-POSTGRESQL_OWNER, POSTGRESQL_RIGHTS, ANNOUNCED = server_sql("postgresql.md")
+SQL_OF_DATABASES = server_sql("databases.md")
+MYSQL_USER, MYSQL_ADMINISTRATOR, *SQL_OF_POSTGRESQL = SQL_OF_DATABASES
+POSTGRESQL_OWNER, POSTGRESQL_RIGHTS, ANNOUNCED = SQL_OF_POSTGRESQL
 [REQUIRE_SSL] = server_sql("tls.md")
 
 PASSWORD = "s3cret"

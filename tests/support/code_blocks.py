@@ -17,9 +17,8 @@ OF_SERVERS = re.compile(r"\b(CREATE|GRANT|ALTER|NOTIFY|BEGIN|COMMIT)\b")
 """SQL that SQLite does not have, or that is about users."""
 
 SERVER_SQL = {
+    "databases.md": "tests/e2e/test_documented_sql.py",
     "frameworks.md": "tests/e2e/test_frameworks.py",
-    "mysql.md": "tests/e2e/test_documented_sql.py",
-    "postgresql.md": "tests/e2e/test_documented_sql.py",
     "quickstart.md": "tests/e2e/test_quickstart.py",
     "tls.md": "tests/e2e/test_documented_sql.py",
 }

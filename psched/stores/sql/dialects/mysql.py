@@ -217,7 +217,7 @@ _SESSION = (
     "sql_select_limit = 18446744073709551615",
     "unique_checks = 1",
 )
-"""The variables that change what psched's statements do; docs/mysql.md describes them.
+"""The variables that change what psched's statements do; docs/databases.md describes them.
 
 The server's configuration can set each of them, and so can its init_connect.
 """
