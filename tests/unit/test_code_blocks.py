@@ -51,9 +51,9 @@ LANGUAGES = {"python", "yaml", "sh", "console", "sql", "ini", "json", "dockerfil
 RUNS_NO_MORE = ("psched.start(", "Worker.run(", ".wait", "import pytest")
 """What is in Python code that needs a worker, or becomes a daemon, and so is not run here."""
 
-RUN_ELSEWHERE = {"testing.md", "frameworks.md"}
-"""Pages whose Python code is a program, which a test of its own runs: tests/e2e/test_testing.py and
-tests/e2e/test_frameworks.py."""
+RUN_ELSEWHERE = {"frameworks.md"}
+"""The page whose Python code is programs, which tests of their own run: tests/e2e/test_testing.py
+and tests/e2e/test_frameworks.py."""
 
 OTHER_FILES = {"apiVersion", "services", "startupProbe", "jobs", "scrape_configs"}
 """Keys at the top of YAML that other programs read."""
