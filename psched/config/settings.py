@@ -197,7 +197,7 @@ class Config:
     """Kind of store; with a Redis url you can leave it out.
     - `rdb`: a relational database, with a table of psched's own: SQLite, PostgreSQL, MySQL, MariaDB
     - `rdb_compat`: PerfectSched's table, shared with PerfectSched's workers: see [another
-      scheduler](rdb_compat.md); set `url` and `table`, too
+      scheduler](migration.md#on-perfectscheds-table); set `url` and `table`, too
     - `redis`: a Redis server, which may lose its last writes: see [Redis](redis.md); needs
       psched[redis]
     - `module:Class`: a store of your own, by its import path: see [backends](backends.md)
@@ -423,7 +423,7 @@ class Config:
     """What happens to a task whose handler returns without calling finish(), retry() or release().
     - `finish`: it has finished
     - `retry`: it has failed, and runs again after `retry_wait`, as with PerfectSched and
-      PerfectQueue; the default with [type `rdb_compat`](rdb_compat.md#moving-host-by-host)
+      PerfectQueue; the default with [type `rdb_compat`](migration.md#on-perfectscheds-table)
 
     This does not apply to programs (exec, and type exec): exit status 0 means that the task has
     finished.

@@ -26,7 +26,7 @@ second than all earlier claims and extends of this occurrence. The claim also wr
 than all earlier claims and extends, provided that all workers have the same ``alive_time``. When an
 occurrence is finished, ``next_time`` changes. ``Row.fence`` is computed from the second of the
 claim and from ``next_time``. So the fence grows with every claim, even if the workers'
-``alive_time`` differ. docs/rdb_compat.md describes the cases that psched cannot prevent:
+``alive_time`` differ. docs/migration.md describes the cases that psched cannot prevent:
 PerfectSched's workers, or workers with another ``alive_time``, can write an equal end; and a person
 can delete a row and add it again, or set its times, within the second of a claim.
 
