@@ -5,7 +5,7 @@ restricts the name to a plain identifier. All other values are bound.
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import TextClause, bindparam, text
