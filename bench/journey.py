@@ -211,12 +211,15 @@ def _last(records: Path, why: str, *, of_runner: bool = False) -> dict[str, Any]
     """The last record of a kind, or the last of a runner that has run a task."""
     found = sorted(records.glob(f"{why}.*.json"), key=lambda path: path.stat().st_mtime_ns)
     read = [json.loads(path.read_text()) for path in found]
-    # Workers and fork servers have children.
+    # A fork server runs a task, too, before it forks.
     return next(
         each
         for each in reversed(read)
         if not of_runner
-        or ("application/task.py" in each["files"] and "process/child.py" not in each["files"])
+        or (
+            {"application/task.py", "runner/runner.py"} <= {*each["files"]}
+            and "runner/rehearsal.py" not in each["files"]
+        )
     )
 
 
