@@ -13,7 +13,6 @@
   They contain no header and nothing of the request's body.
 """
 
-import io
 import socket
 import ssl
 import threading
@@ -23,14 +22,13 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any
 
-from typing_extensions import override
-
 from psched.base.clock import Clock, SystemClock
 from psched.base.errors import PschedError
 from psched.base.texts import brief
 from psched.config.kinds import Network
 from psched.config.monitoring import PORTS, Target, header_problem, parse_url
 from psched.notify.addresses import refusal
+from psched.stores.deadline_socket import Budget, EncryptedSocket, LimitedSocket
 
 LARGEST_ANSWER = 4096  # the number of bytes of an answer's body that are read
 
@@ -39,8 +37,6 @@ _SUCCESSES = range(200, 300)
 
 Found = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 """One address of a host, as `socket.getaddrinfo` returns it."""
-
-_Socket = socket.socket | ssl.SSLSocket
 
 
 class HttpError(PschedError):
@@ -118,15 +114,15 @@ class HttpClient:
             target = parse_url(url)
         except ValueError as error:
             raise HttpError(f"the URL {error}", retry=False) from None
-        time = _Time(self._clock, seconds)
+        budget = Budget(self._clock, seconds)
         complete = _complete(headers or {}, target)
         try:
             with ExitStack() as stack:
-                opened = stack.enter_context(self._open(target, time))
                 connection = HTTPConnection(target.host, target.port)
-                connection.sock = _TimedSocket(opened, time)
+                connection.sock = stack.enter_context(self._open(target, budget))
                 connection.request(method, target.path, body, complete)
-                response = connection.getresponse()
+                # It is closed, too, because its file keeps the socket open.
+                response = stack.enter_context(connection.getresponse())
                 named = {name.lower(): value for name, value in response.getheaders()}
                 answer = Answer(response.status, _begin_of(response, largest), named)
         except HttpError:
@@ -149,26 +145,27 @@ class HttpClient:
             raise HttpError(f"{target.shown}: {problem}", retry=False)
         return answer
 
-    def _open(self, target: Target, time: "_Time") -> _Socket:
-        plain = self._connect(target, time)
+    def _open(self, target: Target, budget: Budget) -> socket.socket:
+        plain = self._connect(target, budget)
         if not target.encrypted:
             return plain
         with plain:  # nothing is left to close there when the encrypted socket has taken it over
-            return self._encrypt(plain, target.host, time)
+            return self._encrypt(plain, target.host, budget)
 
-    def _connect(self, target: Target, time: "_Time") -> socket.socket:
+    def _connect(self, target: Target, budget: Budget) -> socket.socket:
         """Connect to the first address that may be, and can be, connected to."""
-        found = self._look_up(target, time)
+        found = self._look_up(target, budget)
         failure: OSError | None = None
         refused: list[str] = []
         for index, (family, kind, protocol, _, address) in enumerate(found):
             if why := refusal(address[0], self._allowed):
                 refused.append(why)
                 continue
-            opened = socket.socket(family, kind, protocol)
+            opened = LimitedSocket(family, kind, protocol)
+            opened.budget = budget
             try:
                 # An address that does not answer leaves time for the others.
-                opened.settimeout(time.left / (len(found) - index))
+                opened.settimeout(budget.left / (len(found) - index))
                 opened.connect(address)
             except OSError as error:
                 opened.close()
@@ -183,7 +180,7 @@ class HttpClient:
             raise HttpError(problem, retry=False)
         raise failure or OSError("it has no address")
 
-    def _look_up(self, target: Target, time: "_Time") -> Sequence[Found]:
+    def _look_up(self, target: Target, budget: Budget) -> Sequence[Found]:
         found: list[Sequence[Found]] = []
         failures: list[OSError] = []
 
@@ -200,22 +197,24 @@ class HttpClient:
             thread.start()
         except RuntimeError:
             raise OSError("this process can start no more threads") from None
-        thread.join(time.left)
+        thread.join(budget.left)
         if failures:
             raise failures[0]
         if not found:
             raise TimeoutError
         return found[0]
 
-    def _encrypt(self, plain: socket.socket, host: str, time: "_Time") -> ssl.SSLSocket:
+    def _encrypt(self, plain: socket.socket, host: str, budget: Budget) -> ssl.SSLSocket:
         # Reading the system's authorities takes a while, so it is done once. If two threads do it
         # at the same time, one result is dropped.
         context = self._tls
         if context is None:
-            context = self._tls = ssl.create_default_context()
+            context = ssl.create_default_context()
+            context.sslsocket_class = _Encrypted
+            self._tls = context
         encrypted = context.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
+        encrypted.budget = budget  # type: ignore[attr-defined]  # of `_Encrypted`
         try:
-            encrypted.settimeout(time.left)
             encrypted.do_handshake()
         except BaseException:
             encrypted.close()
@@ -223,55 +222,10 @@ class HttpClient:
         return encrypted
 
 
-class _Time:
-    """The time limit of one request."""
+class _Encrypted(EncryptedSocket):
+    """Its budget is its own: requests at the same time share the context, but not their limit."""
 
-    def __init__(self, clock: Clock, seconds: float) -> None:
-        self._clock = clock
-        self._ends = clock.monotonic() + seconds
-
-    @property
-    def left(self) -> float:
-        """The seconds that are left; raise TimeoutError if there are none."""
-        left = self._ends - self._clock.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        return left
-
-
-class _TimedSocket:
-    """What `http.client` needs of a socket; each operation may take the time that is left."""
-
-    def __init__(self, opened: _Socket, time: _Time) -> None:
-        self._opened = opened
-        self._time = time
-
-    def sendall(self, data: bytes) -> None:
-        """Send all the data."""
-        self._opened.settimeout(self._time.left)
-        self._opened.sendall(data)
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        """A file from which the answer is read."""
-        return io.BufferedReader(_TimedStream(self._opened, self._time))
-
-    def close(self) -> None:
-        """Do nothing: the client closes the socket when it has read the body."""
-
-
-class _TimedStream(io.RawIOBase):
-    def __init__(self, opened: _Socket, time: _Time) -> None:
-        self._opened = opened
-        self._time = time
-
-    @override
-    def readable(self) -> bool:
-        return True
-
-    @override
-    def readinto(self, buffer: Any) -> int:
-        self._opened.settimeout(self._time.left)
-        return self._opened.recv_into(buffer)
+    budget = None  # type: ignore[assignment]  # set when the socket is made
 
 
 def _complete(headers: Mapping[str, str], target: Target) -> dict[str, bytes]:

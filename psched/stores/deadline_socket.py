@@ -98,7 +98,7 @@ class Budget:
         return left
 
 
-class _Socket(socket.socket):
+class LimitedSocket(socket.socket):
     """A socket whose operations time out at the end of the current step of its budget."""
 
     budget: Budget
@@ -123,7 +123,7 @@ class _Socket(socket.socket):
         super().sendall(*args, **more)
 
 
-class _EncryptedSocket(_Socket, ssl.SSLSocket):
+class EncryptedSocket(LimitedSocket, ssl.SSLSocket):
     """An encrypted socket whose operations time out at the end of the current step of its budget.
 
     An SSL context creates this socket, so the socket reads its budget from its context.
@@ -131,6 +131,7 @@ class _EncryptedSocket(_Socket, ssl.SSLSocket):
 
     @property
     def budget(self) -> Budget:  # type: ignore[override]  # a property
+        """That of the context, which is of one connection."""
         budget: Budget = self.context.budget  # type: ignore[attr-defined]  # `limit` sets it
         return budget
 
@@ -148,7 +149,7 @@ class _EncryptedSocket(_Socket, ssl.SSLSocket):
 
 def limit(context: ssl.SSLContext, budget: Budget) -> None:
     """Make a budget limit the operations on all sockets that an SSL context encrypts."""
-    context.sslsocket_class = _EncryptedSocket
+    context.sslsocket_class = EncryptedSocket
     context.budget = budget  # type: ignore[attr-defined]
 
 
@@ -161,7 +162,7 @@ def connect(host: str, port: int, budget: Budget) -> socket.socket:
     for family, kind, protocol, _, address in socket.getaddrinfo(
         name, port, type=socket.SOCK_STREAM
     ):
-        opened = _Socket(family, kind, protocol)
+        opened = LimitedSocket(family, kind, protocol)
         opened.budget = budget
         try:
             opened.settimeout(budget.left)
@@ -180,7 +181,7 @@ def connect(host: str, port: int, budget: Budget) -> socket.socket:
 
 def connect_unix(path: str, budget: Budget) -> socket.socket:
     """Connect through a Unix socket."""
-    opened = _Socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    opened = LimitedSocket(socket.AF_UNIX, socket.SOCK_STREAM)
     opened.budget = budget
     try:
         opened.settimeout(budget.left)
