@@ -43,20 +43,16 @@ cheaply reads the rows whose expectations are judged, `HistoryContract` if it ke
 `OutputContract` if it keeps what attempts have printed, `AlertsContract` if it keeps alerts,
 `TableContract` if clients are allowed to write rows by SQL, and `StatusContract` if any client is
 allowed to set the status of a row.
-
-Reading order of `store_contract`: `bench`, `definitions`, `selections`, `leases`, `contention`;
-then the tests of single capabilities: `records`, `recovery`, `capabilities`, `history`, `output`,
-`alerts`, `holds`, `pauses`, `overview`, `announcing`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from psched.testing.backend_contract import BackendContract, CoreContract
     from psched.testing.handler_runs import HandlerRun, run
     from psched.testing.manual_clock import ManualClock
     from psched.testing.master_driver import ManualChild, ManualSpawner, MasterDriver
+    from psched.testing.store_contract import BackendContract, CoreContract
     from psched.testing.store_contract.alerts import AlertsContract
     from psched.testing.store_contract.announcing import AnnouncesContract
     from psched.testing.store_contract.bench import BackendFactory
@@ -94,10 +90,10 @@ if TYPE_CHECKING:
     )
 
 _NAMES = {
-    "backend_contract": "BackendContract CoreContract",
     "handler_runs": "HandlerRun run",
     "manual_clock": "ManualClock",
     "master_driver": "ManualChild ManualSpawner MasterDriver",
+    "store_contract": "BackendContract CoreContract",
     "store_contract.alerts": "AlertsContract",
     "store_contract.announcing": "AnnouncesContract",
     "store_contract.bench": "BackendFactory",
