@@ -104,7 +104,7 @@ def test_a_connection_that_breaks_is_an_error(database, open_store):
         return False
 
     with pytest.raises(StoreError):
-        open_store().listen(lambda: None, is_over)
+        open_store().announcements.listen(lambda: None, is_over)
 
 
 @announcing
@@ -119,7 +119,7 @@ def test_who_hears_nothing_asks_the_server_now_and_then(open_store, monkeypatch)
             announce(open_store())
         return len(heard) > 1
 
-    open_store().listen(lambda: heard.append(True), is_over)
+    open_store().announcements.listen(lambda: heard.append(True), is_over)
     assert len(heard) == 2
 
 
@@ -144,7 +144,7 @@ def test_announcements_that_arrive_together_leave_nothing_unread(database, open_
             announce(open_store())
         return len(rounds) > 6 and (bool(heard) or len(rounds) > 12)
 
-    store.listen(lambda: heard.append(True), is_over)
+    store.announcements.listen(lambda: heard.append(True), is_over)
     assert heard
 
 
@@ -154,9 +154,9 @@ def test_announcements_that_arrive_together_leave_nothing_unread(database, open_
 def test_other_databases_announce_nothing_and_refuse_to_listen(open_store, begin):
     store = open_store()
     assert store.announcements is not None
-    store.announce()
+    store.announcements.announce()
     with pytest.raises(NotSupportedError, match="use local"):
-        store.listen(lambda: None, lambda: True)
+        store.announcements.listen(lambda: None, lambda: True)
     store.disconnect()
     with begin() as connection:
         store.join_transaction(connection).announce()

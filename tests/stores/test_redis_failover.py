@@ -379,7 +379,7 @@ class TestSentinels:
             wait_until(lambda: watched.replica.role == "master", what="a promotion")
             with contextlib.suppress(TransientStoreError):
                 add(store, "new")
-                assert store.shown == f"{LOOPBACK}:{watched.replica.port}"
+                assert store._connector.shown == f"{LOOPBACK}:{watched.replica.port}"
             store.disconnect()
 
     @pytest.mark.parametrize("fault", ["planned", "standstill"])
@@ -399,7 +399,7 @@ class TestSentinels:
             def push(key):
                 with contextlib.suppress(TransientStoreError):
                     add(store, key)
-                    acknowledged.append((key, store.shown))
+                    acknowledged.append((key, store._connector.shown))
                     runner.run()
 
             keys = map(str, itertools.count())
@@ -458,7 +458,7 @@ class TestSentinels:
                 return True
 
             wait_until(added, what="a primary")
-            assert store.shown == f"{LOOPBACK}:{watched.replica.port}"
+            assert store._connector.shown == f"{LOOPBACK}:{watched.replica.port}"
             assert any("a failover is under way" in text for text in refusals)
 
     def test_the_sentinel_that_knows_of_the_last_failover_is_believed(self, start_watched):
@@ -478,7 +478,7 @@ class TestSentinels:
                     )
             store = open_store()
             assert store.get("k") is None
-            assert store.shown == f"{LOOPBACK}:{watched.replica.port}"
+            assert store._connector.shown == f"{LOOPBACK}:{watched.replica.port}"
 
     def test_a_name_that_no_sentinel_knows_is_told(self, watched):
         store = make_store(watched.url("0").replace("psched-test", "other"))

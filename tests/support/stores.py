@@ -43,12 +43,12 @@ class Given(Config):
 
 def make_store(url, *, clock=None, table="psched", timeout=None, **more):
     """A store as a worker makes it; not yet connected."""
-    given = Given(url=url, table=table, driver_timeout=timeout or LONG, **more)
     store = SqlStore
     if is_redis(url):
         from psched.stores.redis.store import RedisStore  # noqa: PLC0415  # it need not be there
 
-        store = RedisStore
+        store, more["type"] = RedisStore, "redis"
+    given = Given(url=url, table=table, driver_timeout=timeout or LONG, **more)
     return store(given, clock=clock or SystemClock(), rng=random.Random())  # noqa: S311  # jitter
 
 
