@@ -17,7 +17,7 @@ order of time. Thus one range of names contains the rules that hold.
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Connection, text
@@ -79,7 +79,7 @@ class HeldBack(NamedTuple):
 
 
 def held_back_by(found: Iterable[Columns]) -> HeldBack:
-    """What the rules hold back that `PauseStatements.select_holding` has found."""
+    """What the rules hold back that `SqlPauses.select_holding` has found."""
     names, types, everything, now = set[str](), set[str](), False, 0
     for name, value, read_at in found:
         names.add(name)
@@ -89,33 +89,6 @@ def held_back_by(found: Iterable[Columns]) -> HeldBack:
         else:
             everything = True
     return HeldBack(frozenset(names), frozenset(types), everything, now)
-
-
-class PauseStatements:
-    """The statements about rules."""
-
-    def __init__(self, table: str, quote: Callable[[str], str], dialect: Dialect) -> None:
-        self.table = f"{table}_info"
-        info = quote(self.table)
-        rights = rights_on(info, "name, value", "value")
-        self.rights = {right: rights[right] for right in ("INSERT", "DELETE")}
-        holding = " OR ".join(f"({_holding(kind, dialect)})" for kind in (_TYPE, _EVERY))
-        self.select_holding = text(
-            f"SELECT name, value, {dialect.now_floor} FROM {info}"  # noqa: S608  # quoted
-            f" WHERE {holding}"
-        )
-        self.select = text(
-            f"SELECT name, value FROM {info}"  # noqa: S608  # quoted
-            f" WHERE name >= '{_ABOUT}' AND name < '{_ABOUT}{_AFTER}' ORDER BY name"
-        )
-        self.select_names = text(
-            f"SELECT name FROM {info}"  # noqa: S608  # quoted
-            f" WHERE name >= 'paused ' AND name < 'paused {_AFTER}'"
-        )
-        self.delete = text(f"DELETE FROM {info} WHERE name = :name")  # noqa: S608  # quoted
-        self.insert = text(
-            f"INSERT INTO {info} (name, value) VALUES (:name, :value)"  # noqa: S608  # quoted
-        )
 
 
 def id_of(name: str) -> str | None:
@@ -144,7 +117,7 @@ def rows_of(rule: PauseRule) -> list[Mapping[str, str]]:
 
 
 def rules_in(rows: Iterable[Columns]) -> Sequence[PauseRule]:
-    """The rules in the result of `PauseStatements.select`."""
+    """The rules in the rows that are about them."""
     parts = defaultdict[str, list[str]](list)
     for name, value in rows:
         parts[id_of(name) or ""].append(value)
@@ -164,30 +137,46 @@ class SqlPauses(PausesTypes):
 
     def __init__(self, table: str, connector: Connector) -> None:
         self._connector = connector
-        self._sql = PauseStatements(table, connector.quote, connector.dialect)
-        self.select_holding = self._sql.select_holding
+        self._table = f"{table}_info"
+        info = connector.quote(self._table)
+        rights = rights_on(info, "name, value", "value")
+        self._rights = {right: rights[right] for right in ("INSERT", "DELETE")}
+        dialect = connector.dialect
+        holding = " OR ".join(f"({_holding(kind, dialect)})" for kind in (_TYPE, _EVERY))
+        self.select_holding = text(
+            f"SELECT name, value, {dialect.now_floor} FROM {info} WHERE {holding}"
+        )
+        self._select = text(
+            f"SELECT name, value FROM {info}"
+            f" WHERE name >= '{_ABOUT}' AND name < '{_ABOUT}{_AFTER}' ORDER BY name"
+        )
+        self._select_names = text(
+            f"SELECT name FROM {info} WHERE name >= 'paused ' AND name < 'paused {_AFTER}'"
+        )
+        self._delete = text(f"DELETE FROM {info} WHERE name = :name")
+        self._insert = text(f"INSERT INTO {info} (name, value) VALUES (:name, :value)")
 
     def try_rights(self) -> None:
         """Check that the user may do to the table what psched does; see `Store.try_rights`."""
-        try_rights(self._connector, self._sql.rights, self._sql.table)
+        try_rights(self._connector, self._rights, self._table)
 
     @override
     def pause_rules(self) -> Sequence[PauseRule]:
-        return rules_in(self._connector.query(self._sql.select, {}))
+        return rules_in(self._connector.query(self._select, {}))
 
     @override
     def change_pause_rules(self, *, drop: Sequence[str], store: Sequence[PauseRule]) -> None:
         replaced = {*drop, *(rule.id for rule in store)}
 
         def write(connection: Connection) -> None:
-            for (name,) in raw_execute.rows(connection, self._sql.select_names, {}):
+            for (name,) in raw_execute.rows(connection, self._select_names, {}):
                 if id_of(name) in replaced:
                     self._connector.renew()
-                    raw_execute.count(connection, self._sql.delete, {"name": name})
+                    raw_execute.count(connection, self._delete, {"name": name})
             for rule in store:
                 for values in rows_of(rule):
                     self._connector.renew()
-                    raw_execute.count(connection, self._sql.insert, values)
+                    raw_execute.count(connection, self._insert, values)
 
         try:
             self._connector.transact(write)
