@@ -16,9 +16,11 @@ from psched.client.access import (
     is_possible,
     keeping_history,
     keeping_output,
+    longest_wait,
     read_each,
     retry_while_unavailable,
     stored_key,
+    wait_for_end,
 )
 from psched.client.arguments import (
     WITHOUT_TYPE,
@@ -450,8 +452,6 @@ class ScheduleCollection:
 
     def wait(self, key: str, timeout: Duration | None = None) -> str:
         """Wait until a schedule that runs only once has ended; see `Schedule.wait`."""
-        from psched.client.waiting import longest_wait  # noqa: PLC0415
-
         return self._wait(key, longest_wait(timeout)).status
 
     def wait_for_end(
@@ -461,8 +461,6 @@ class ScheduleCollection:
         look: Callable[[ScheduleMetadata], object] | None = None,
     ) -> TaskEnd:
         """Wait until a schedule that runs only once has ended; see `Schedule.wait_for_end`."""
-        from psched.client.waiting import longest_wait  # noqa: PLC0415
-
         seen = None if look is None else lambda row: look(self._metadata(row))
         row = self._wait(key, longest_wait(timeout), seen)
         return TaskEnd(row, self._last_attempt(row))
@@ -470,8 +468,6 @@ class ScheduleCollection:
     def _wait(
         self, key: str, timeout: float | None, look: Callable[[Row], object] | None = None
     ) -> Row:
-        from psched.client.waiting import wait_for_end  # noqa: PLC0415
-
         return wait_for_end(self.access, key, timeout, look)
 
     def _last_attempt(self, row: Row) -> Run | None:
@@ -1098,7 +1094,7 @@ def preload() -> None:
     A worker does this, so that tasks, which are forked from it, need not.
     """
     verbs = ("verbs.editing", "verbs.ending", "verbs.extra_runs", "verbs.pausing", "verbs.skipping")
-    for name in ("poller", "selected", "waiting", *verbs):
+    for name in ("poller", "selected", *verbs):
         import_module(f"psched.client.{name}")
     for name in ("core.preview", "reports.why.explain"):
         import_module(f"psched.{name}")
