@@ -225,20 +225,19 @@ types = click.option(
 )
 
 
-def since(text: str) -> Callable[[F], F]:
+def since(text: str, default: str | None = None) -> Callable[[F], F]:
     """Return the option for the beginning of a period, which `time_format.parse_since` reads."""
     help_ = f"{text} at most this long ago ({DURATIONS}), or after this time."
-    return click.option("--since", metavar="AGE|TIME", help=help_)
+    if default is not None:
+        help_ += f" Default: {default}."
+    return click.option("--since", metavar="AGE|TIME", default=default, help=help_)
 
 
-def limit(default: int) -> Callable[[F], F]:
-    """Return the option for the most rows of a table; all are written as JSON without it."""
-    return click.option(
-        "--limit",
-        metavar="N",
-        type=click.IntRange(1, 10**9),
-        help=f"Show at most N. Default: {default}; with --json, all.",
-    )
+def limit(text: str = "Show at most N.", default: int | None = None) -> Callable[[F], F]:
+    """Return the option for the most rows of a table; without it, ``default``, or as JSON all."""
+    if default is not None:
+        text += f" Default: {default}; with --json, all."
+    return click.option("--limit", metavar="N", type=click.IntRange(1, 10**9), help=text)
 
 
 verbose = click.option(

@@ -115,7 +115,7 @@ def expected_text(expect: Expectations) -> str:
 @click.option("--all", "also_closed", is_flag=True, help="Also alerts that are over.")
 @options.since("Only alerts that were raised")
 @options.one_of(Rule, "--rule rules", "Only alerts of this rule")
-@options.limit(_DEFAULT_LIMIT)
+@options.limit(default=_DEFAULT_LIMIT)
 @click.option(
     "--close",
     is_flag=True,

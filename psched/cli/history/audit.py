@@ -88,12 +88,8 @@ def _value(name: str, value: Any) -> str:  # noqa: ANN401  # JSON
 
 @click.command()
 @click.argument("key", required=False, shell_complete=complete_key)
-@click.option(
-    "--since",
-    metavar="AGE|TIME",
-    help="Only changes that are at most this old (30s, 5m, 1h, 30d), or after this time.",
-)
-@click.option("--limit", metavar="N", type=click.IntRange(1, 10**9), help="Show at most N.")
+@options.since("Only what was changed")
+@options.limit()
 @options.zone()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @options.database

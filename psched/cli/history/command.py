@@ -34,7 +34,7 @@ _NONE = "no record; the setting history is none, so that no run is recorded"
 @options.one_of(Outcome, "--outcome outcomes", "Only attempts that ended so")
 @options.one_of(Fate, "--fate fates", "Only records of occurrences of which this became")
 @options.types
-@options.limit(_DEFAULT_LIMIT)
+@options.limit(default=_DEFAULT_LIMIT)
 @click.option(
     "--errors", is_flag=True, help="Show the error and its traceback below each run that has one."
 )

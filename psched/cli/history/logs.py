@@ -80,12 +80,7 @@ _EXTRA_RUNS = 5
     help="Show the output of the run with this scheduled time, or with this start; psched history"
     " KEY shows the times.",
 )
-@click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(1, 10**9),
-    help="Show the stored outputs of the last N attempts, without that of a running one.",
-)
+@options.limit("Show the stored outputs of the last N attempts, without that of a running one.")
 @click.option("-f", "--follow", is_flag=True, help="Show what a running task prints until it ends.")
 @click.option(
     "--raw", is_flag=True, help="Write the bytes as they were printed, with all control characters."

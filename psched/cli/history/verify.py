@@ -24,13 +24,7 @@ _TRIES = 5  # the largest number of times that a request is sent while the store
 
 @click.command()
 @click.argument("keys", metavar="[KEY]...", nargs=-1, shell_complete=complete_key)
-@click.option(
-    "--since",
-    default="1d",
-    metavar="AGE|TIME",
-    help="Check what was due at most this long ago (30s, 5m, 1h, 30d), or after this time."
-    " Default: 1d.",
-)
+@options.since("Check what was due", default="1d")
 @options.zone()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @options.database

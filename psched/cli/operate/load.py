@@ -213,10 +213,8 @@ def _need(load: Load, slots: int | None) -> str:
         return text
     if not slots:
         return f"{text}; no worker is known to be alive"
-    has = f"the live workers have {slots}"
-    if load.slots_needed > slots:
-        return f"{text}; {has}, so runs will wait then"
-    return f"{text}; {has}"
+    wait = ", so runs will wait then" if load.slots_needed > slots else ""
+    return f"{text}; the live workers have {slots}{wait}"
 
 
 def _remarks(read: _Read, load: Load, redaction: Redaction) -> Iterator[str]:

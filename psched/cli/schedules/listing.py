@@ -158,7 +158,7 @@ def _split_columns(
     is_flag=True,
     help="What is wrong comes first: quarantined, failed, failing, with an alert, late.",
 )
-@click.option("--limit", metavar="N", type=click.IntRange(1, 10**9), help="Show at most N.")
+@options.limit()
 @click.option(
     "--columns",
     metavar="KEY,TYPE,…",
