@@ -4,6 +4,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from typing import Any, Self
 
 from typing_extensions import override
@@ -11,7 +12,7 @@ from typing_extensions import override
 from psched.base.errors import InvalidError
 from psched.core.columns import check_number
 from psched.core.model import RUNNING, STATUSES, WAITING, Row
-from psched.core.schedule import ListOrder, ScheduleMetadata, Schedules
+from psched.core.schedule import ListOrder, Schedules
 
 STATES = STATUSES | {RUNNING}
 """Every value of `psched.core.model.Row.state` of a valid row."""
@@ -205,12 +206,12 @@ def find(
     beginnings = {_before_wildcard(pattern) for pattern in patterns or ("",)}
     # A beginning is dropped if it is longer than another one that its keys have as well.
     prefixes = [p for p in beginnings if not any(p != q and p.startswith(q) for q in beginnings)]
-    found = [schedules.list(**conditions, prefix=prefix, order=order) for prefix in prefixes]
-    if selection_of(status=conditions["status"], order=order).sorted_by_key:
-        merged = heapq.merge(*found, key=_key_of)
-    else:
-        merged = heapq.merge(*found, key=_time_of)
-    rows = watch(metadata.row for metadata in merged)
+    found = [
+        map(attrgetter("row"), schedules.list(**conditions, prefix=prefix, order=order))
+        for prefix in prefixes
+    ]
+    by_key = selection_of(status=conditions["status"], order=order).sorted_by_key
+    rows = watch(heapq.merge(*found, key=attrgetter("key") if by_key else _time_of))
     return (row for row in rows if not patterns or any(matches(row.key, each) for each in patterns))
 
 
@@ -219,10 +220,5 @@ def _before_wildcard(pattern: str) -> str:
     return pattern[: min(ends, default=len(pattern))]
 
 
-def _key_of(metadata: ScheduleMetadata) -> str:
-    return metadata.key
-
-
-def _time_of(metadata: ScheduleMetadata) -> tuple[bool, int, str]:
-    time = metadata.next_run_time
-    return time is None, time or 0, metadata.key
+def _time_of(row: Row) -> tuple[bool, int, str]:
+    return row.next_run_time is None, row.next_run_time or 0, row.key
