@@ -1,4 +1,4 @@
-"""The page How do I …?: the commands of each recipe run one after the other, as they are printed.
+"""How do I …?, and upgrades: the commands of each recipe run one after the other, as printed.
 
 A recipe may say what its reader sees. Programs that change the host are replaced.
 """
@@ -19,11 +19,12 @@ from support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.extended
 
-PAGE = ROOT / "docs/howto.md"
+PAGES = ROOT / "docs/howto.md", ROOT / "docs/upgrade.md"
 RECIPES = {
-    name: [*blocks_of(PAGE, text)]
+    name: [*blocks_of(page, text)]
+    for page in PAGES
     for name, text in re.findall(
-        r"^## (.*)\n((?:(?!^## ).*\n)*)", PAGE.read_text(), flags=re.MULTILINE
+        r"^## (.*)\n((?:(?!^## ).*\n)*)", page.read_text(), flags=re.MULTILINE
     )
 }
 
@@ -41,9 +42,9 @@ SEEN = {
     "Find out why it did not run": (r"02:30", r"ticket 42"),
     "Be told when it fails": (r"^ops: delivered",),
     "Move a crontab": (r"1 to add", r"nightly"),
-    "Deploy without stopping": (r"^database: ",),
+    "Deploy new handlers": (r"^database: ",),
     "Scale out": (r"slots|runs",),
-    "Back it up": (r"unchanged|nothing to do",),
+    "Backup": (r"unchanged|nothing to do",),
 }
 """What a recipe must show: patterns, of which each is found in a line."""
 
@@ -130,7 +131,7 @@ def test_a_recipe_works_as_printed_and_shows_what_it_says(name, reader):
     for pattern in SEEN[name]:
         assert re.search(pattern, shown, re.MULTILINE), shown
     assert not re.search(r"^(Error|Traceback|Usage)\b", shown, re.MULTILINE), shown
-    if name == "Deploy without stopping":
+    if name == "Deploy new handlers":
         [master] = reader.service._masters
         master.wait_for_generation(2)
     if name == "Stop a run that hangs":
