@@ -7,7 +7,7 @@ import pytest
 
 from psched.base.errors import StoreUnavailableError
 from psched.core.model import Row
-from psched.stores.sql.listing import FIRST_PAGE, PAGE, SIZE
+from psched.stores.sql.selecting import FIRST_PAGE, PAGE, SIZE
 
 pytestmark = pytest.mark.twins
 
@@ -18,7 +18,7 @@ LARGEST = 2**63 - 1
 @pytest.fixture
 def page(monkeypatch):
     """Pages so small that a listing reads many."""
-    monkeypatch.setattr("psched.stores.sql.listing.PAGE", 3)
+    monkeypatch.setattr("psched.stores.sql.selecting.PAGE", 3)
 
 
 def add(store, times):

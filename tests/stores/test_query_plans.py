@@ -20,9 +20,8 @@ from psched.core.selection import EVERY_ROW, selection_of
 from psched.stores.sql import raw_execute
 from psched.stores.sql.claims import AT_ANY_TIME, EVERYWHERE, Range
 from psched.stores.sql.glances import SqlGlances
-from psched.stores.sql.listing import Parts
 from psched.stores.sql.raw_execute import Columns
-from psched.stores.sql.selecting import SelectedListing
+from psched.stores.sql.selecting import Parts, SelectedListing
 from psched.stores.sql.statements import Statements, as_seen
 from psched.stores.sql.store import SqlStore
 from support.big_tables import (

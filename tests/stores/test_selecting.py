@@ -62,7 +62,7 @@ def expected(every, conditions, limit, now):
 @pytest.mark.parametrize("most", [50_000, 5, 0], ids=["by keys", "mixed", "page by page"])
 def test_every_selection_has_its_rows_in_its_order(filled, monkeypatch, most):
     monkeypatch.setattr("psched.stores.sql.selecting.MOST_KEYS", most)
-    monkeypatch.setattr("psched.stores.sql.listing.PAGE", 3)
+    monkeypatch.setattr("psched.stores.sql.selecting.PAGE", 3)
     every = [*filled.rows()]
     assert {row.state for row in every} >= {RUNNING, "failed", "paused", "cancelling", "waiting"}
     for number, conditions in enumerate(selections()):
@@ -75,7 +75,7 @@ def test_every_selection_has_its_rows_in_its_order(filled, monkeypatch, most):
 @pytest.mark.parametrize("most", [50_000, 0], ids=["by keys", "page by page"])
 def test_a_selection_goes_on_where_it_was_when_the_store_has_been_away(filled, monkeypatch, most):
     monkeypatch.setattr("psched.stores.sql.selecting.MOST_KEYS", most)
-    monkeypatch.setattr("psched.stores.sql.listing.PAGE", 3)
+    monkeypatch.setattr("psched.stores.sql.selecting.PAGE", 3)
     selection = Selection(prefix="a", types=frozenset({"mail", "report"}))
     keys = [row.key for row in filled.rows(selection)]
     assert len(keys) > 9
@@ -99,7 +99,7 @@ def test_a_selection_goes_on_where_it_was_when_the_store_has_been_away(filled, m
 
 
 def test_a_row_that_goes_while_a_selection_is_read_is_omitted(filled, monkeypatch):
-    monkeypatch.setattr("psched.stores.sql.listing.PAGE", 3)
+    monkeypatch.setattr("psched.stores.sql.selecting.PAGE", 3)
     monkeypatch.setattr("psched.stores.sql.selecting.FIRST_PAGE", 3)
     selection = Selection(types=frozenset({"report"}), statuses=frozenset({"waiting"}))
     keys = [row.key for row in filled.rows(selection)]

@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -46,12 +47,11 @@ from psched.core.history.records import (
 from psched.core.operations.extra_runs import prefix_of_extra_runs
 from psched.stores.pages import batched
 from psched.stores.sql import raw_execute
-from psched.stores.sql.batches import split
+from psched.stores.sql.batches import Insertion, split
 from psched.stores.sql.conditions import Request
 from psched.stores.sql.connector import Connector, one_request
 from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.errors import InvalidValueError, StoreFullError
-from psched.stores.sql.inserting import Insertion
 from psched.stores.sql.side_tables import (
     SideStore,
     SideTable,
@@ -432,10 +432,15 @@ class SqlHistory(SideStore, KeepsHistory):
     ) -> None:
         self._sql = sql = HistoryStatements(table, connector.dialect, connector.quote)
         super().__init__(connector, check, sql.runs, sql.workers, sql.audit)
-        self.refusals = Refusals(clock)
+        self._clock = clock
         self._trimmed: dict[TextClause, int] = {}
         self.lost_records = 0
         self.unwritten: deque[RunRecord] = deque()
+
+    @cached_property
+    def refusals(self) -> Refusals:
+        """What only those need who settle leases."""
+        return Refusals(self._clock)
 
     @override
     @one_request

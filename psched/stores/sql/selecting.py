@@ -1,9 +1,9 @@
-"""Reads the rows of a selection, so that the database finds them through an index.
+"""Reads the rows of a selection, or all of them, so that queries are short and memory use is small.
 
-If a selection is narrow, the database first finds the keys and times of its rows through the index
-of one condition, and the rows are then read by their keys. If a selection is wide, the table is
-read page by page in the order of the listing, and the database omits the rows that do not match:
-then most of what it reads does match, and no list of keys fills the memory.
+The table is read page by page. If a selection is narrow, the database first finds the keys and
+times of its rows through the index of one condition, and the rows are then read by their keys. If a
+selection is wide, the table is read in the order of the listing, and the database omits the rows
+that do not match: then most of what it reads does match, and no list of keys fills the memory.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Self
 
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 from typing_extensions import override
 
 from psched.base.texts import storable
@@ -20,7 +20,63 @@ from psched.core.selection import SelectedRows, Selection
 from psched.stores.pages import Page, Pages
 from psched.stores.sql.conditions import numbered, placeholders
 from psched.stores.sql.dialects import Dialect
-from psched.stores.sql.listing import FIRST_PAGE, PAGE, Parts, Read, listing, next_limit
+
+PAGE = 500
+"""The most rows that one query returns."""
+
+FIRST_PAGE = 20
+"""The most rows that the first query returns: few, because the size of a row is still unknown."""
+
+_GROWTH = 4
+
+SIZE = 4_000_000
+"""The most bytes of payload that a page should have.
+
+The number of rows of a page is estimated from the size of the rows of the previous page.
+"""
+
+
+def next_limit(limit: int, rows: Sequence[Row]) -> int:
+    """The number of rows of the next page, given the limit and the rows of the last page."""
+    if not rows:
+        return limit
+    size = 1 + sum(len(row.data or "") + len(row.options or "") for row in rows)
+    return min(PAGE, _GROWTH * limit, max(1, SIZE * len(rows) // size))
+
+
+Read = Callable[[TextClause, Mapping[str, Any]], Sequence[Sequence[Any]]]
+"""A function that sends a statement with its values, and returns the rows of its result."""
+
+
+Parts = Sequence[tuple[TextClause, TextClause]]
+"""Two statements for each part of a table.
+
+The first reads the first page; the second reads the page after the row whose key is bound as
+``:id`` and whose time, if it is not NULL, is bound as ``:time``. Both return the stored bytes of
+the key, the time, and what makes a row. The key is returned as bytes, because a key that is not
+UTF-8 would be decoded to a different key, and the next page would begin at the wrong row.
+"""
+
+
+def listing(read: Read, parts: Parts, row_of: Callable[..., Row]) -> Iterator[Row]:
+    """Iterate over every row, one part of the table after the other; see `Pages`."""
+    limit = min(FIRST_PAGE, PAGE)
+
+    def page(place: Any, _most: int) -> Page[Row]:  # noqa: ANN401  # a part, and where it continues
+        nonlocal limit
+        part, after = place or (0, dict[str, Any]())
+        first, following = parts[part]
+        found = read(following if after else first, {**after, "limit": limit})
+        is_last = len(found) < limit
+        rows = [row_of(*columns) for _, _, *columns in found]
+        limit = next_limit(limit, rows)
+        if is_last:
+            return Page(rows, (part + 1, {}) if part + 1 < len(parts) else None)
+        key, time, *_ = found[-1]
+        return Page(rows, (part, {"id": key} if time is None else {"id": key, "time": time}))
+
+    return Pages(page, None, PAGE)
+
 
 MOST_KEYS = 50_000
 """The most rows of a narrow selection. Their keys are kept in memory, about 10 MB."""

@@ -17,9 +17,9 @@ from sqlalchemy import Connection, TextClause, text
 
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.model import MARKS, TOLD, ReasonCode, Row, Settlement, Token
+from psched.stores.sql.batches import Insertion, numbered
 from psched.stores.sql.conditions import Request, by_keys, conditional_text, fulfils
 from psched.stores.sql.dialects import Dialect
-from psched.stores.sql.inserting import Insertion, numbered
 from psched.stores.sql.pauses import unpaused
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.selecting import SelectingStatements

@@ -85,7 +85,6 @@ class SqlStore(TableStore[Statements]):
         quoted, info = map(self._connector.quote, (self._table, f"{self._table}_info"))
         self._plain_sql = Statements(quoted, dialect, settings.only, info=info)
         self.pauses = SqlPauses(self._table, self._connector)
-        self._no_alerts = self.history.missing  # why no alerts are kept
         self.holds = self.announcements = self.recorded_changes = self
         self._pack = partial(compress, above=settings.compress_above, form=dialect.packed)
         self._in_batches = partial(write_in_batches, clock=clock, patience=settings.driver_timeout)
@@ -114,9 +113,7 @@ class SqlStore(TableStore[Statements]):
         """What keeps alerts; workers and most commands ask for none."""
         from psched.stores.sql.alerts import SqlAlerts  # noqa: PLC0415
 
-        made = SqlAlerts(self._table, self._connector, self._check)
-        made.missing = self._no_alerts
-        return made
+        return self._part("alerts", SqlAlerts(self._table, self._connector, self._check))
 
     @cached_property
     def light_reads(self) -> "SqlGlances":  # type: ignore[override]  # as above
@@ -487,10 +484,8 @@ class SqlStore(TableStore[Statements]):
 
     @override
     def _check(self, connection: Connection) -> None:
-        problems = self._schema.check(connection)
-        self.history.missing, self.output.missing, self._no_alerts = problems
-        if "alerts" in vars(self):
-            self.alerts.missing = self._no_alerts
+        history, output, alerts = self._schema.check(connection)
+        self._note_missing(history=history, output=output, alerts=alerts)
         self._is_checked = True
         # The strategy is looked up again, because the new connection can be to another server.
         self._strategy = self._known_strategies.get(self._connector.server)

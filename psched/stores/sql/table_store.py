@@ -3,8 +3,8 @@
 import abc
 import random
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Generic, Protocol, TypeVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from sqlalchemy import Connection, TextClause
 from typing_extensions import override
@@ -15,9 +15,11 @@ from psched.core.store_protocol import Backlog, Store
 from psched.stores.round_trips import measure
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.history import SqlHistory
-from psched.stores.sql.output import SqlOutput
 from psched.stores.sql.raw_execute import Columns
-from psched.stores.sql.side_tables import try_rights
+from psched.stores.sql.side_tables import SideStore, try_rights
+
+if TYPE_CHECKING:
+    from psched.stores.sql.output import SqlOutput
 
 _INIT_TIMEOUT = 3600.0
 """The timeout of `init`, in seconds: long, because adding an index to a large table takes long."""
@@ -29,6 +31,7 @@ class _Statements(Protocol):
 
 
 S = TypeVar("S", bound=_Statements)
+P = TypeVar("P", bound=SideStore)
 R = TypeVar("R")
 
 
@@ -46,11 +49,10 @@ def backlog_of(found: Sequence[Columns]) -> Backlog:
 class TableStore(Store, Generic[S]):
     """A store on one table, with a run history and output beside it.
 
-    A subclass provides the statements, and sets `SideStore.missing` of the parts when it connects.
+    A subclass provides the statements, and calls `_note_missing` when it connects.
     """
 
     history: SqlHistory
-    output: SqlOutput
     _sql: S
 
     def __init__(self, settings: Config, *, clock: Clock, rng: random.Random) -> None:
@@ -59,8 +61,26 @@ class TableStore(Store, Generic[S]):
         self._query, self._write = self._connector.query, self._connector.write
         self._table = settings.table
         self._clock = clock
+        self._missing: dict[str, str | None] = {}
         self.history = SqlHistory(self._table, self._connector, self._check, clock)
-        self.output = SqlOutput(self._table, self._connector, self._check)
+
+    @cached_property
+    def output(self) -> "SqlOutput":  # type: ignore[override]  # it is set once, too
+        """What keeps output; most commands ask for none."""
+        from psched.stores.sql.output import SqlOutput  # noqa: PLC0415
+
+        return self._part("output", SqlOutput(self._table, self._connector, self._check))
+
+    def _part(self, name: str, made: P) -> P:
+        """A part of the store that was made after the last call of `_note_missing`."""
+        made.missing = self._missing.get(name, made.missing)
+        return made
+
+    def _note_missing(self, **problems: str | None) -> None:
+        """Note for each part of the store why it keeps nothing; None if it does."""
+        self._missing |= problems
+        for name in problems.keys() & vars(self).keys():
+            getattr(self, name).missing = problems[name]
 
     @abc.abstractmethod
     def _check(self, connection: Connection) -> None:

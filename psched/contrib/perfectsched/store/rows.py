@@ -191,7 +191,7 @@ class Statements:
             f" WHERE timeout <= {dialect.now_floor} AND timeout < {NEVER}{free}"
             " ORDER BY timeout LIMIT :limit"
         )
-        # `first` and `following` read all rows, page by page; see `psched.stores.sql.listing`.
+        # `first` and `following` read all rows, page by page; see `psched.stores.sql.selecting`.
         place = f"{dialect.payload.format('id')}, timeout"
         page = f"SELECT {place}, {dialect.now}, {columns} FROM {table} WHERE"
         in_time = "ORDER BY timeout, id LIMIT :limit"

@@ -107,7 +107,7 @@ from psched.core.store_protocol import Backlog, Claimed, Settled
 from psched.stores.sql.batches import BATCH, write_in_batches
 from psched.stores.sql.connector import one_request
 from psched.stores.sql.errors import ErrorKind, refusing_data
-from psched.stores.sql.listing import listing
+from psched.stores.sql.selecting import listing
 from psched.stores.sql.side_tables import SideStore
 from psched.stores.sql.table_store import TableStore, backlog_of
 
@@ -282,8 +282,10 @@ class PerfectSchedStore(TableStore[Statements]):
     @override
     def _check(self, connection: Connection) -> None:
         connection.execute(self._sql.check)
-        self.history.missing = self._find_problem(connection, self.history, "the run history")
-        self.output.missing = self._find_problem(connection, self.output, "output")
+        self._note_missing(
+            history=self._find_problem(connection, self.history, "the run history"),
+            output=self._find_problem(connection, self.output, "output"),
+        )
 
     @override
     def _make(self, connection: Connection, *, force: bool) -> Sequence[str]:
