@@ -321,6 +321,8 @@ DOUBLE_FORK = "(setsid sh -c 'echo $$ >>left; exec sleep {0}' &) ; sleep {0} & e
 
 
 def left_behind():
+    # What is killed may take as long to die as the machine needs.
+    tree._DYING = tree._LONGEST = PATIENCE
     bench = bench_with_program_runner()
     script = DOUBLE_FORK.format(FOREVER) + "; until [ $(wc -l <left) = 2 ]; do :; done"
     task = start(bench, script)
