@@ -4,6 +4,7 @@ import contextlib
 import statistics
 from dataclasses import replace as changed
 from functools import partial
+from math import inf
 
 import pytest
 from sqlalchemy import text
@@ -243,11 +244,17 @@ def test_a_look_that_fails_is_followed_by_shorter_ones(behind, store, work, monk
     assert store.get("new").owner is not None
 
 
-def test_the_claim_after_a_settlement_is_sent_with_it_between_two_looks(behind, store, work):
+@pytest.mark.parametrize("look", [inf, -inf], ids=["later", "falls due meanwhile"])
+def test_the_claim_after_a_settlement_is_sent_with_it_between_two_looks(
+    behind, store, work, look, monkeypatch
+):
     due = int(store.now())
     store.add([Row(key=key, next_time=due, next_run_time=due) for key in "xy"], nonce="n")
-    behind._next_look = float("inf")
+    behind._next_look = inf
     [first] = work.claim(limit=1)
+    behind._next_look = look
+    if look < 0:
+        monkeypatch.setattr(Continuing, "is_quick", True)  # as it was a moment before
     end = Settlement(
         key=first.key, token=first.token, version=first.version, next_time=None, remove=True
     )

@@ -125,8 +125,8 @@ class Continuing:
         if self._clock.monotonic() >= self._next_look:
             if self._search is None:
                 return self._look(terms, within)
-            found = self._look_back(terms, within, self._search)
-            if found.rows:
+            # What is sent with a claim must be sent once, and a look back can be several claims.
+            if not terms.first and (found := self._look_back(terms, within, self._search)).rows:
                 return found
         rest = within._replace(after=max(self.front, within.after))
         claimed = self._inner.claim(terms, rest)
