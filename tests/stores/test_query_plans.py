@@ -128,6 +128,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     "purgeable": lambda c: (c.sql.purgeable, PURGE),
     "purge": lambda c: c.sql.purge(c.ended()),
     "due": lambda c: (c.sql.due, DUE),
+    "due_packed": lambda c: (c.sql.due if c.sql.due_packed is None else c.sql.due_packed, DUE),
     "due_among": lambda c: _with(c.sql.due_among([row.key for row in c.first]), DUE),
     "first_overdue": lambda c: (c.sql.first_overdue, {"until": LATER, "limit": LIMIT}),
     "overdue": lambda c: (
@@ -183,7 +184,6 @@ UNJUDGED = {
     "due_keys": "reads every key that is due; sent when one of them is no text",
     "quarantine_by_hex": "the same",
     "send_insert": "its statement does what that of `insert` does",
-    "unpacked": "it sends nothing",
 }
 """The other names in `Statements`, and why it does not matter what they cost."""
 
@@ -448,8 +448,7 @@ def test_the_rows_that_extra_runs_hold_are_there_and_are_passed_over(crowd):
     assert len(crowd.extra) == LIMIT
     statement, values = JUDGED["due"](crowd)
     keys = {row.key for row in crowd.extra}
-    found = crowd.sql.unpacked(crowd.store._query(statement, values))
-    assert all(keys.isdisjoint(map(str, row)) for row in found)
+    assert all(keys.isdisjoint(map(str, row)) for row in crowd.store._query(statement, values))
 
 
 def test_a_claim_passes_over_the_rows_of_an_earlier_time(crowd):

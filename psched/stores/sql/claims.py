@@ -20,6 +20,7 @@ from contextlib import suppress
 from math import ceil
 from typing import Any, NamedTuple, Protocol
 
+from sqlalchemy import TextClause
 from typing_extensions import override
 
 from psched.base.errors import StoreError, UnknownOutcomeError
@@ -46,6 +47,7 @@ from psched.stores.sql.statements import (
     READ_ONLY,
     Statements,
     as_seen,
+    unpacked,
 )
 
 _REPLACED = "\ufffd"
@@ -186,7 +188,7 @@ class CompareAndSwap(Strategy):
     @override
     def claim(self, terms: Terms, within: Range = EVERYWHERE) -> Claimed:
         request = self._sql.due, {**terms.values, **within.values}
-        return self._claim(terms, *self._read_near(request, terms))
+        return self._claim(terms, *self._read_near(request, terms, self._sql.due_packed))
 
     def claim_among(self, keys: Sequence[str], terms: Terms) -> Claimed:
         """Claim those of some rows that are due, and that no rule pauses; see `claim`."""
@@ -210,21 +212,26 @@ class CompareAndSwap(Strategy):
         }
         return Claimed(rows=rows, expired=expired, now=now, next_due=next_due, more=more)
 
-    def _read_near(self, reading: Request, terms: Terms) -> tuple[float | None, Sequence[Columns]]:
+    def _read_near(
+        self, reading: Request, terms: Terms, packed: TextClause | None = None
+    ) -> tuple[float | None, Sequence[Columns]]:
         """Read the store's clock, and the rows that are due now or within the horizon.
 
-        If there are no such rows, the first value of the result is None.
+        If there are no such rows, the first value of the result is None. ``packed`` is a faster
+        query for the same rows, if there is one.
         """
         statement, values = reading
         if self._checks_clock:
             values |= {**terms.lease, "since_step": self._connector.clock_steps.seconds_since()}
+        sent = statement if packed is None else packed
         if terms.first:
-            rows = self._connector.rows_after(terms.first, statement, values)
+            rows = self._connector.rows_after(terms.first, sent, values)
         else:
-            rows = self._connector.read(raw_execute.rows, statement, values)
+            rows = self._connector.read(raw_execute.rows, sent, values)
+        if packed is not None and rows:
+            rows = unpacked(rows) or self._connector.read(raw_execute.rows, statement, values)
         if not rows:
             return None, rows
-        rows = self._sql.unpacked(rows)
         self._connector.refuse_read_only(rows[0][READ_ONLY])
         now = float(rows[0][NOW])
         if not self._checks_clock:

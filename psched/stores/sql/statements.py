@@ -142,13 +142,7 @@ class Statements:
     ) -> None:
         now, ahead = dialect.now_floor, dialect.integer.format(":horizon")
         self._place = dialect.place
-        extra = (dialect.place, dialect.now, dialect.read_only)
-        seen = ", ".join((columns, *extra))
-        self._packs = dialect.array is not None
-        if dialect.array is not None:
-            others = [name for name in COLUMNS if name not in _PAYLOADS]
-            payloads = [dialect.payload.format(name) for name in _PAYLOADS]
-            seen = ", ".join((*payloads, dialect.array.format(", ".join((*others, *extra)))))
+        extra = f"{dialect.place}, {dialect.now}, {dialect.read_only}"
         types = {f"only{i}": type_ for i, type_ in enumerate(only)}
         placeholders = ", ".join(f":{name}" for name in types)
         ours = f" AND {dialect.exact.format('type')} IN ({placeholders})" if only else ""
@@ -174,13 +168,21 @@ class Statements:
             claimable += f" AND (leased_by IS NULL AND held_by IS NULL OR {_LEASE} < :since_step)"
             free_or_later = f"leased_by IS NULL AND (held_by IS NULL OR {later})"
             near += f" AND ({free_or_later} OR {_LEASE} < :since_step)"
-        self.due = text(
-            f"SELECT {seen} FROM {table}"
-            f" WHERE next_run_time <= {now} + {ahead}{between}{ours}{near}"
+        due = (
+            f" FROM {table} WHERE next_run_time <= {now} + {ahead}{between}{ours}{near}"
             " ORDER BY next_run_time, id LIMIT :limit"
-        ).bindparams(**types)
+        )
+        self.due = text(f"SELECT {columns}, {extra}{due}").bindparams(**types)
+        # The same, but each row has its payloads and all other values in an array; see `unpacked`.
+        self.due_packed = None
+        if dialect.array is not None:
+            others = ", ".join(name for name in COLUMNS if name not in _PAYLOADS)
+            array = dialect.array.format(f"{others}, {extra}")
+            payloads = ", ".join(map(dialect.payload.format, _PAYLOADS))
+            self.due_packed = text(f"SELECT {payloads}, {array}{due}").bindparams(**types)
         self._due_among = (
-            f"SELECT {seen} FROM {table} WHERE next_run_time + 0 <= {now}{ours}{claimable} AND "
+            f"SELECT {columns}, {extra} FROM {table}"
+            f" WHERE next_run_time + 0 <= {now}{ours}{claimable} AND "
         )
         # `psched.stores.sql.claim_range` reads the due rows slice by slice with these.
         slice_ = (
@@ -379,10 +381,6 @@ class Statements:
         condition = f"id = :id{{0}} AND {_AS_SEEN} AND {_HELD_AS_SEEN}"
         return conditional_text(self._claim, condition, len(seen), self._place), values
 
-    def unpacked(self, found: Sequence[Columns]) -> Sequence[Columns]:
-        """The rows that `due` or `due_among` has found, as columns."""
-        return [*map(_unpacked, found)] if self._packs else found
-
     def due_among(self, keys: Sequence[str]) -> Request:
         """A request like `due` for those of the given rows that are due."""
         statement, values = by_keys(self._due_among, keys)
@@ -445,6 +443,18 @@ _INSERTED = {
 """The columns of a new row that differ between rows, and their types in PostgreSQL."""
 
 _inserted_of = attrgetter("key", *[*_INSERTED][1:])
+
+
+def unpacked(found: Sequence[Columns]) -> Sequence[Columns] | None:
+    """The rows that `Statements.due_packed` has returned, as those of `Statements.due`.
+
+    None if an array is none: a client has made a column binary, so that the server does not convert
+    its text, or a row has more text than the server returns in one value.
+    """
+    try:
+        return [*map(_unpacked, found)]
+    except (ValueError, TypeError):
+        return None
 
 
 def _unpacked(packed: Columns) -> Columns:
