@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.simulation.plan import MIXES
+from psched.testing.simulation.plan import MIXES
 
 ROOT = Path(__file__).resolve().parents[2]
 

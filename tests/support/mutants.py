@@ -179,8 +179,8 @@ def run(killer: str, budget: int = BUDGET, mutant: Mutant | None = None) -> Verd
     """Run a killer on psched, or on a mutant of it."""
     tool, *arguments = killer.split()
     options = {
-        "simulate": ["support.simulation", "--no-shrink"],
-        "simulate-sqlite": ["support.simulation", "--no-shrink", "--store", "sqlite"],
+        "simulate": ["psched.testing.simulation", "--no-shrink"],
+        "simulate-sqlite": ["psched.testing.simulation", "--no-shrink", "--store", "sqlite"],
         "pytest": ["pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", _LOCAL],
     }[tool]
     with mutated(mutant) as folder, tempfile.TemporaryFile("w+") as output:
@@ -192,7 +192,7 @@ def run(killer: str, budget: int = BUDGET, mutant: Mutant | None = None) -> Verd
             stderr=subprocess.STDOUT,
             env={
                 **os.environ,
-                "PYTHONPATH": f"{folder}:{ROOT / 'tests'}",
+                "PYTHONPATH": str(folder),
                 "PYTHONHASHSEED": "0",
                 "PYTHONDONTWRITEBYTECODE": "1",
                 "PSCHED_TEST_NO_SERVERS": "1",

@@ -3,8 +3,8 @@
 import pytest
 
 from psched.reports.findings import Kind, Violation
+from psched.testing.witnesses import Fault, Seen, Witness
 from support.chaos.run import lacks_only_records
-from support.simulation.witnesses import Fault, Seen, Witness
 
 
 def witness(at, *, completed=True):

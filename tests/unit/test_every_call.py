@@ -9,9 +9,9 @@ import secrets
 
 import pytest
 
-from support.simulation.network import CallFault
-from support.simulation.plan import Step
-from support.simulation.simulation import Simulation
+from psched.testing.simulation.network import CallFault
+from psched.testing.simulation.plan import Step
+from psched.testing.simulation.simulation import Simulation
 
 pytestmark = pytest.mark.slow
 

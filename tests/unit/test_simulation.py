@@ -4,9 +4,9 @@ import pytest
 
 from psched.reports.findings import Kind
 from psched.testing.memory_store import MemoryStore
+from psched.testing.simulation.plan import MIXES, Step, What, shrink
+from psched.testing.simulation.simulation import Simulation
 from psched.worker.execution import Execution
-from support.simulation.plan import MIXES, Step, What, shrink
-from support.simulation.simulation import Simulation
 
 
 def found(result):

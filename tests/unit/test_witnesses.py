@@ -7,7 +7,7 @@ import pytest
 from psched.core.history.records import AuditRecord, Fate, Outcome, RunRecord
 from psched.core.model import PAUSED, Row
 from psched.reports.findings import Kind
-from support.simulation.witnesses import (
+from psched.testing.witnesses import (
     PEOPLE,
     Fault,
     Seen,

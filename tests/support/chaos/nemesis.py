@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 
+from psched.testing.simulation.plan import Step
+from psched.testing.witnesses import Fault
 from support.chaos.journal import Journal, now
 from support.processes import children, descendants, kill, runners, title
 from support.proxy import Fault as Lost
 from support.proxy import Proxy
 from support.servers.base import Server
 from support.service import Master, Service
-from support.simulation.plan import Step
-from support.simulation.witnesses import Fault
 from support.waiting import PATIENCE, has_ended, wait_until
 
 Course = Generator[float]

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 
 from psched.client.collection import ScheduleCollection
 from psched.errors import PschedError
+from psched.testing.simulation.plan import Step
 from support.chaos.journal import Journal, now
 from support.chaos.plan import SCHEDULES
 from support.service import Service
-from support.simulation.plan import Step
 from support.waiting import wait_until
 
 _COMMANDS = frozenset({"pause", "resume", "skip", "trigger", "cancel", "requeue", "stop"})

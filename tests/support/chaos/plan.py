@@ -3,7 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 
-from support.simulation.plan import Step
+from psched.testing.simulation.plan import Step
 
 HOSTS = 3
 

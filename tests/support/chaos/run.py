@@ -15,6 +15,13 @@ from psched.client.verifier import Verifier
 from psched.core.history.protocol import AuditSelection
 from psched.core.model import QUARANTINED, SET_ASIDE, Row
 from psched.reports.findings import Kind, Violation
+from psched.testing.witnesses import (
+    Seen,
+    Witness,
+    check_leases_ended,
+    check_rows,
+    check_witnesses,
+)
 from support.chaos.journal import Journal, now, unix
 from support.chaos.nemesis import Host, Nemesis
 from support.chaos.people import People, add_all
@@ -24,13 +31,6 @@ from support.proxy import Proxy
 from support.run_log import Run
 from support.servers.base import Server
 from support.service import Service
-from support.simulation.witnesses import (
-    Seen,
-    Witness,
-    check_leases_ended,
-    check_rows,
-    check_witnesses,
-)
 from support.tables import create_database, fill_sqlite
 from support.waiting import PATIENCE, wait_until
 

@@ -8,11 +8,11 @@ from typing_extensions import override
 
 from psched.process.child import Exit
 from psched.runner.runner_pool import RunnerChild
-from support.simulation.witnesses import Witness
-from support.simulation.world import HostClock
+from psched.testing.simulation.world import HostClock
+from psched.testing.witnesses import Witness
 
 if TYPE_CHECKING:
-    from support.simulation.machine import Machine
+    from psched.testing.simulation.machine import Machine
 from psched.testing.worker_driver import ManualRunner, ManualRunnerPool
 
 _IDENTITY = ("key", "scheduled_time", "attempt", "owner", "fence")
@@ -52,7 +52,7 @@ class SimulatedRunner(ManualRunner):
         seconds = rng.choice([rng.uniform(0.01, 1), rng.uniform(0.01, 20), rng.expovariate(0.04)])
         how = rng.choices(["done", "failed", "crashed", "released"], [85, 9, 3, 3])[0]
         self._machine.after(seconds, lambda: self._leave(witness, how))
-        if rng.random() < 0.3:
+        if rng.random() < 0.3:  # noqa: PLR2004
             self._machine.after(seconds / 2, lambda: self._extend(witness))
 
     def _extend(self, witness: Witness) -> None:
@@ -60,7 +60,7 @@ class SimulatedRunner(ManualRunner):
             requests = {"extend": True}, {"update_data": True, "data": b"{}"}
             self._ask(lambda: None, **self._machine.rng.choice(requests))
 
-    def _ask(self, then: Callable[[], None], **question: Any) -> None:  # a message
+    def _ask(self, then: Callable[[], None], **question: Any) -> None:  # noqa: ANN401  # a message
         """Send the worker a request; the task waits for the answer."""
         self._asked, self._then = len(self.answers) + 1, then
         self.ask(**question)
@@ -94,7 +94,7 @@ class SimulatedRunner(ManualRunner):
         if number is signal.SIGKILL:
             self.killed = True
             self.dies()
-        elif self._witness is not None and self._machine.rng.random() < 0.5:
+        elif self._witness is not None and self._machine.rng.random() < 0.5:  # noqa: PLR2004
             witness = self._witness
             self._machine.after(self._machine.rng.random(), lambda: self._leave(witness, "failed"))
 

@@ -9,8 +9,8 @@ from psched.core.model import WAITING, Row
 from psched.core.operations.extra_runs import needed_schedule
 from psched.core.operations.pauses import active_rules
 from psched.reports.findings import Kind, Violation
-from support.simulation.witnesses import PEOPLE, Witness
-from support.simulation.world import Process
+from psched.testing.simulation.world import Process
+from psched.testing.witnesses import PEOPLE, Witness
 
 _ENDS_LEASES = frozenset({"settle", "extend", "update_data"})
 """The requests of the holder of a lease."""
@@ -34,7 +34,7 @@ class Observer:
 
     def __init__(
         self,
-        store: Any,  # a store that pauses types
+        store: Any,  # noqa: ANN401  # a store that pauses types
         rows: Callable[[], Mapping[str, Row]],
         witnesses: Mapping[tuple[str, str], Witness],
         alive_time: int,  # the length of a lease in seconds, unless its row has its own
@@ -59,7 +59,7 @@ class Observer:
 
     def request(
         self, process: Process, name: str, arguments: tuple[Any, ...], call: Callable[[], Any]
-    ) -> Any:  # what the store returns
+    ) -> Any:  # noqa: ANN401  # what the store returns
         """Have a request applied, and check what it has changed."""
         before = self._rows() if self._known is None else self._known
         now = self._store.now()

@@ -17,13 +17,13 @@ from psched.process.link import Link
 from psched.process.signals import Waitable
 from psched.reports.findings import Kind, Violation
 from psched.testing.master_driver import ManualChild, ManualSpawner, MasterDriver
+from psched.testing.simulation.network import Connection, Network
+from psched.testing.simulation.plan import Step, What
+from psched.testing.simulation.tasks import SimulatedPool
+from psched.testing.simulation.world import Host, Process, World
+from psched.testing.witnesses import Witness
 from psched.worker.context import Context, KillTimer
 from psched.worker.worker import Inbox, Worker, clean_up
-from support.simulation.network import Connection, Network
-from support.simulation.plan import Step, What
-from support.simulation.tasks import SimulatedPool
-from support.simulation.witnesses import Witness
-from support.simulation.world import Host, Process, World
 
 
 class SimulatedInbox(Inbox):
@@ -182,7 +182,7 @@ class Machine:
         """Note what has happened on this host."""
         self._log(f"{self.host.name}: {text}")
 
-    def connect(self, process: Process) -> Any:  # a store
+    def connect(self, process: Process) -> Any:  # noqa: ANN401  # a store
         """A connection of a process to the store."""
         return Connection(self._open_store(), self.network, process)
 

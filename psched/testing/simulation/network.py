@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from psched.base.errors import PschedError, StoreUnavailableError, UnknownOutcomeError
 from psched.core.store_protocol import ClaimUnknownError
-from support.simulation.world import Process, World
+from psched.testing.simulation.world import Process, World
 
 if TYPE_CHECKING:
     from collections import deque
@@ -80,7 +80,7 @@ class Network:
     bad: float = 0.0  # how probable a random fault of a request is
     loses_claims: bool = False  # whether no claim is answered
     # Called with each request that changes something, just before and after it is applied; see
-    # `support.simulation.observer.Observer`.
+    # `psched.testing.simulation.observer.Observer`.
     observe: Callable[[Process, str, tuple[Any, ...], Callable[[], Any]], Any] | None = None
     # Each fault of a request: its time, the host and the fault.
     happened: list[tuple[float, str, CallFault]] = field(default_factory=list)
@@ -116,7 +116,7 @@ class Network:
 
     def request(
         self, process: Process, name: str, arguments: tuple[Any, ...], call: Callable[[], Any]
-    ) -> Any:  # what the store returns
+    ) -> Any:  # noqa: ANN401  # what the store returns
         """Send a request for a process."""
         fault = self.fault_of(process, name)
         process.pause(self.latency())
@@ -148,7 +148,7 @@ class Network:
 
     def _apply(
         self, process: Process, name: str, arguments: tuple[Any, ...], call: Callable[[], Any]
-    ) -> Any:  # what the store returns
+    ) -> Any:  # noqa: ANN401  # what the store returns
         if self.observe is not None and name in WRITES:
             return self.observe(process, name, arguments, call)
         return call()
@@ -163,7 +163,7 @@ class Network:
 class Connection:
     """A store as a simulated process sees it: each call of a method is a request."""
 
-    def __init__(self, store: Any, network: Network, process: Process) -> None:
+    def __init__(self, store: Any, network: Network, process: Process) -> None:  # noqa: ANN401
         self._store = store
         self._network = network
         self._process = process
@@ -181,8 +181,8 @@ class Connection:
 def _method(name: str) -> Callable[..., Any]:
     part = _PARTS.get(name)
 
-    def method(self: Connection, *arguments: Any, **options: Any) -> Any:
-        def call() -> Any:
+    def method(self: Connection, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        def call() -> Any:  # noqa: ANN401
             target = self._store if part is None else getattr(self._store, part)
             answer = getattr(target, name)(*arguments, **options)
             # What a store reads in chunks is one request here.

@@ -22,13 +22,14 @@ from psched.core.history.protocol import AuditSelection
 from psched.core.model import Row
 from psched.reports.findings import Kind, Violation
 from psched.testing.memory_store import MemoryStore
+from psched.testing.simulation.machine import Machine
+from psched.testing.simulation.network import CallFault, Connection, Network
+from psched.testing.simulation.observer import Observer
+from psched.testing.simulation.people import SCHEDULES, add_all, carry_out
+from psched.testing.simulation.plan import ON_STORE, RARE, Step, What, draw
+from psched.testing.simulation.world import START, Host, HostClock, Process, World
 from psched.testing.virtual_schedules import VirtualStore
-from support.simulation.machine import Machine
-from support.simulation.network import CallFault, Connection, Network
-from support.simulation.observer import Observer
-from support.simulation.people import SCHEDULES, add_all, carry_out
-from support.simulation.plan import ON_STORE, RARE, Step, What, draw
-from support.simulation.witnesses import (
+from psched.testing.witnesses import (
     PEOPLE,
     Fault,
     Seen,
@@ -37,7 +38,6 @@ from support.simulation.witnesses import (
     check_rows,
     check_witnesses,
 )
-from support.simulation.world import START, Host, HostClock, Process, World
 
 _QUIET = 250.0  # seconds without faults before everything that is due must have run
 _BETWEEN = 30.0  # the mean time in seconds between two faults

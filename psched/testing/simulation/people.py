@@ -6,7 +6,7 @@ from typing import Any
 
 from psched.base.errors import PschedError
 from psched.client.collection import ScheduleCollection
-from support.simulation.plan import Step
+from psched.testing.simulation.plan import Step
 
 _log = logging.getLogger("psched.simulation")
 

@@ -55,7 +55,7 @@ class Step:
     """One fault, or one change by a person."""
 
     at: float  # when, in seconds from the beginning
-    what: str  # a `What`, or the name of a change: see `support.simulation.people`
+    what: str  # a `What`, or the name of a change: see `psched.testing.simulation.people`
     place: int  # the number of the host, or of the schedule
     seconds: float  # how long it lasts, or by how much a clock is set
     number: int  # decides details

@@ -9,8 +9,8 @@ from functools import partial
 import click
 
 from psched.reports.findings import Kind
-from support.simulation.plan import MIXES, Step, shrink
-from support.simulation.simulation import Result, Simulation
+from psched.testing.simulation.plan import MIXES, Step, shrink
+from psched.testing.simulation.simulation import Result, Simulation
 
 Make = Callable[..., Simulation]
 Run = Callable[[Sequence[int]], Result]
