@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any
 
+from typing_extensions import override
+
 from psched.base.clock import Clock, SystemClock
 from psched.base.errors import PschedError
 from psched.base.texts import brief
@@ -226,6 +228,13 @@ class _Encrypted(EncryptedSocket):
     """Its budget is its own: requests at the same time share the context, but not their limit."""
 
     budget = None  # type: ignore[assignment]  # set when the socket is made
+
+    @override
+    def recv(self, *args: Any, **more: Any) -> bytes:
+        # `ssl` reads while it makes the socket, without waiting, if the peer has gone already.
+        if self.budget is None:
+            return ssl.SSLSocket.recv(self, *args, **more)
+        return super().recv(*args, **more)
 
 
 def _complete(headers: Mapping[str, str], target: Target) -> dict[str, bytes]:

@@ -1,16 +1,22 @@
+import select
 import socket
+import struct
 import threading
 from datetime import UTC, datetime
 from ipaddress import ip_network
 
 import pytest
 
+from psched.base.clock import SystemClock
 from psched.config.kinds import EVERYWHERE
 from psched.config.monitoring import parse_url
 from psched.notify.addresses import refusal
 from psched.notify.http_client import HttpClient, HttpError, addresses_of
+from psched.stores import deadline_socket
+from psched.stores.deadline_socket import Budget
 from support.receiver import OK, drip, fixed, receiving, status
 from support.servers.certificates import Certificates
+from support.waiting import PATIENCE
 
 LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 
@@ -350,6 +356,20 @@ def test_a_certificate_for_another_host_or_time_is_not_trusted(
         assert "its certificate is not trusted: " in str(failed)
         assert failed.retry
     assert server.requests == []
+
+
+def test_a_server_that_resets_the_connection_before_the_handshake_is_a_failure(client):
+    budget = Budget(SystemClock(), 30.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        plain = deadline_socket.connect("127.0.0.1", server.getsockname()[1], budget)
+        accepted, _ = server.accept()
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        accepted.close()  # sends RST
+    poll = select.poll()
+    poll.register(plain, select.POLLIN)
+    poll.poll(PATIENCE * 1000)
+    with plain, pytest.raises(OSError, match=r"reset|closed|EOF|not connected|Broken pipe"):
+        client._encrypt(plain, "localhost", budget)
 
 
 def test_a_slow_server_with_tls_has_one_time_limit(client, certificates, monkeypatch):

@@ -158,7 +158,7 @@ class HistoryStatements:
         )
         oldest_of_key = self.runs.newest_of_key.replace(" DESC", "")
         # The driver repeats this statement for each record; PyMySQL combines the repetitions into
-        # one statement. PostgreSQL gets arrays instead.
+        # one statement. PostgreSQL gets JSON instead.
         inserted = [name for name in RUN_COLUMNS if name != "id"]
         self.insert_run = self.runs.insertion(inserted, ignore=self.runs.ignore)
         types = {name: "TEXT" if name in _WORDS else "BIGINT" for name in inserted}

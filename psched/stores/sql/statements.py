@@ -448,17 +448,24 @@ _inserted_of = attrgetter("key", *[*_INSERTED][1:])
 def unpacked(found: Sequence[Columns]) -> Sequence[Columns] | None:
     """The rows that `Statements.due_packed` has returned, as those of `Statements.due`.
 
-    None if an array is none: a client has made a column binary, so that the server does not convert
-    its text, or a row has more text than the server returns in one value.
+    None if the server could not make their arrays: a client has made a column binary, or a row has
+    more text than the server returns in one value.
     """
     try:
         return [*map(_unpacked, found)]
-    except (ValueError, TypeError):
+    except ValueError:
         return None
+
+
+_BINARY = "base64:type"
+"""With this, MySQL begins the text that stands for a binary value."""
 
 
 def _unpacked(packed: Columns) -> Columns:
     *payloads, array = packed
+    # If one column is binary, MariaDB's array is binary, too, and its other texts can be garbled.
+    if not isinstance(array, str) or _BINARY in array:
+        raise ValueError("no array of texts")
     columns: list[Any] = json.loads(array)
     for place, payload in zip(_PLACES_OF_PAYLOADS, payloads, strict=True):
         columns.insert(place, payload)
