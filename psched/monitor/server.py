@@ -6,6 +6,7 @@ may keep a thread for long, whatever it sends, reads or asks for.
 
 import logging
 import socket
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -108,7 +109,9 @@ class HttpServer:
 
     def close(self) -> None:
         """Let `run` return in its thread; clients are disconnected, and no more are accepted."""
-        self._server.trigger.pull_trigger(self._close)
+        # What wakes the loop is closed already if an answer has woken it meanwhile.
+        with suppress(OSError):
+            self._server.trigger.pull_trigger(self._close)
 
     def _close(self) -> None:
         for client in [*self.clients.values()]:

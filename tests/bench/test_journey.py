@@ -11,10 +11,10 @@ from pathlib import Path
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 LIMITS = {
-    "worker": {"files": 53, "calls": 400, "depth": 24},
-    "runner": {"files": 21, "calls": 50, "depth": 11},
-    "add": {"files": 72, "modules": 120},
-    "list": {"files": 62, "modules": 120},
+    "worker": {"files": 48, "calls": 350, "depth": 19},
+    "runner": {"files": 20, "calls": 50, "depth": 11},
+    "add": {"files": 55, "modules": 110},
+    "list": {"files": 51, "modules": 110},
     "help": {"files": 12, "modules": 25},
 }
 

@@ -25,6 +25,7 @@ from psched.master.totals import Host
 from psched.monitor.address import Place, listen, place_of
 from psched.monitor.metrics import HostCollector, text_of
 from psched.monitor.monitor import Observed
+from psched.monitor.server import HttpServer
 from psched.monitor.showing import ServesMetrics, WritesMetrics
 from psched.monitor.store_view import Backlog, Seen, StoreView
 from psched.testing import ManualClock
@@ -130,6 +131,25 @@ def server(tmp_path):
     path = tmp_path / "metrics.sock"
     with served(Place(socket=path)):
         yield path
+
+
+def test_a_server_closes_although_an_answer_has_woken_its_loop_first():
+    server = HttpServer(
+        lambda *_: [], socket.create_server(("127.0.0.1", 0)), SystemClock(), threads=1
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    trigger = server._server.trigger
+    pull = trigger._physical_pull
+
+    def woken_first():
+        pull()
+        thread.join(HANG_TIMEOUT)
+        pull()
+
+    trigger._physical_pull = woken_first
+    server.close()
+    assert not thread.is_alive()
 
 
 def connected(path):
