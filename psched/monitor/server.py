@@ -109,7 +109,8 @@ class HttpServer:
 
     def close(self) -> None:
         """Let `run` return in its thread; clients are disconnected, and no more are accepted."""
-        # What wakes the loop is closed already if an answer has woken it meanwhile.
+        # If an answer has woken the loop meanwhile, the loop has run `_close`, and the descriptor
+        # that would wake it is closed.
         with suppress(OSError):
             self._server.trigger.pull_trigger(self._close)
 

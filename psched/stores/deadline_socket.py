@@ -131,7 +131,7 @@ class EncryptedSocket(LimitedSocket, ssl.SSLSocket):
 
     @property
     def budget(self) -> Budget:  # type: ignore[override]  # a property
-        """That of the context, which is of one connection."""
+        """The budget of the socket's context, which has no other connection."""
         budget: Budget = self.context.budget  # type: ignore[attr-defined]  # `limit` sets it
         return budget
 

@@ -58,7 +58,7 @@ def test_every_character_of_a_text_and_every_number_is_read(store):
 def test_a_column_that_is_binary_is_read_all_the_same(store, sql):
     """The server then mixes bytes of one encoding with text of another."""
     due = int(store.now()) - 1
-    # Some of them become other texts, and not bytes that are none.
+    # The server garbles all but one; some of them become other valid texts.
     keys = ["日本", "Ã©", "plain", "😀x", "ünïcode"]
     store.add(
         [Row(key=key, label=key, next_time=due, next_run_time=due) for key in keys], nonce="n"

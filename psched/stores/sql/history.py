@@ -439,7 +439,7 @@ class SqlHistory(SideStore, KeepsHistory):
 
     @cached_property
     def refusals(self) -> Refusals:
-        """What only those need who settle leases."""
+        """Whether the database refuses records; only who settles leases asks for it."""
         return Refusals(self._clock)
 
     @override
