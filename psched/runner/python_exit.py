@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -43,6 +43,8 @@ class PythonExit:
         self._flush_c = library().fflush
         # The files are found now, because the fork server hides its objects from `gc`.
         self._inherited = [weakref.ref(each) for each in _open_files()]
+        # The files of the first task that are open still, if its objects are hidden, too.
+        self._kept: list[weakref.ref[Any]] | None = None
         with suppress(Exception):
             self._flush_log_handlers()
             self._flush_files([])
@@ -65,7 +67,14 @@ class PythonExit:
         while threads := [each for each in _threads() if not _is_of_executor(each)]:
             threads[0].join()
         self._flush_log_handlers()
-        self._flush_files(_open_files())
+        if self._kept is None and gc.isenabled():
+            # Later searches for files must not look at all that the first task has imported, which
+            # can be a million objects. They are hidden only once, because `gc` never deletes a
+            # hidden object that becomes garbage in a cycle.
+            gc.collect()
+            self._kept = [weakref.ref(each) for each in _open_files()]
+            gc.freeze()
+        self._flush_files(self._own_files())
 
     def end(self, stop: Stop) -> None:
         """Wait for the threads, call the exit functions, and write all buffers, once."""
@@ -83,18 +92,22 @@ class PythonExit:
             raise first
 
     def _close_files(self) -> None:
-        own = _open_files()
+        own = self._own_files()
         self._flush_files(own)
         # Files that are written in Python, such as compressed ones, write their end when they are
         # closed. Those of the worker are not closed, because other tasks use them, too.
         if written := [each for each in own if type(each).__module__ != _FILE.__module__]:
             _for_each(written, lambda file: file.close())
-            self._flush_files(_open_files())
+            self._flush_files(self._own_files())
+
+    def _own_files(self) -> list[Any]:
+        """The files that tasks of this process have opened."""
+        return [*_living(self._kept or ()), *_open_files()]
 
     def _flush_files(self, own: list[Any]) -> None:
         """Write the buffers of the files of the worker, of this process, and of the C library."""
         self._flush_c(None)
-        files = [*filter(None, (each() for each in self._inherited)), *own]
+        files = [*_living(self._inherited), *own]
         _for_each(files, lambda file: file.writable() and file.flush())
 
     @staticmethod
@@ -115,6 +128,10 @@ def _end_logging() -> None:
 def _open_files() -> list[Any]:
     # The classes are compared, because `isinstance` would ask proxy objects for their class.
     return [each for each in gc.get_objects() if issubclass(type(each), _FILE)]
+
+
+def _living(files: Iterable[weakref.ref[Any]]) -> list[Any]:
+    return [file for each in files if (file := each()) is not None]
 
 
 def _for_each(files: list[Any], write: Callable[[Any], object]) -> None:

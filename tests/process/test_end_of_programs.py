@@ -2,6 +2,7 @@
 
 import atexit
 import concurrent.futures
+import gc
 import gzip
 import io
 import logging
@@ -215,6 +216,46 @@ def count_processes(times):
 
 def test_a_thread_that_was_joined_never_keeps_its_process_from_going_on():
     assert isolated(count_processes, 100) == 1
+
+
+class Node:
+    """Refers to itself, so that only `gc` deletes it."""
+
+    def __init__(self):
+        self.itself = self
+
+
+def leaves_much(task):
+    leaves_text(task)
+    leaves_compressed_at(task)
+    KEPT.extend([] for _ in range(50_000))
+    weakref.finalize(Node(), note, "deleted", "garbage")
+
+
+def leaves_compressed_at(_task):
+    KEPT.append(gzip.open("compressed", "wt"))  # noqa: SIM115
+    KEPT[-1].write("compressed\n")
+
+
+def writes_more(_task):
+    KEPT[0].write("more\n")
+    note(len(gc.get_objects()), "objects")
+
+
+def run_after_a_first_task_that_leaves_much():
+    bench = Bench({"much": leaves_much, "more": writes_more}, max_tasks_per_child=1000)
+    bench.run("much")
+    deleted = Path("garbage").read_text()
+    bench.run("more")
+    text, objects = Path("out").read_text(), Path("objects").read_text()
+    bench.close()
+    return deleted, text, int(objects), gzip.decompress(Path("compressed").read_bytes()).decode()
+
+
+def test_what_the_first_task_has_left_is_not_searched_after_each_task_but_its_files_are_written():
+    deleted, text, objects, compressed = isolated(run_after_a_first_task_that_leaves_much)
+    assert (deleted, text, compressed) == ("deleted\n", "text\nmore\n", "compressed\n")
+    assert objects < 50_000
 
 
 def test_exit_functions_are_called_when_the_process_of_several_tasks_ends():
