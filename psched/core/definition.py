@@ -113,8 +113,10 @@ def parse_row(row: Row, settings: Config) -> Definition:
     check_name("type", row.type)
     options = parse_options(row.options)
     own = _with_overrides(options, row.type, settings)
-    timezone = settings.timezone if row.timezone in (None, "") else row.timezone
-    find_zone(check_name("timezone", timezone))
+    if row.timezone in (None, ""):
+        timezone = settings.timezone
+    else:
+        timezone = find_zone(check_name("timezone", row.timezone)).name
     if row.data is not None:
         check_length("data", row.data, payload_limit(settings.data_limit))
     if isinstance(row.cron, str):
