@@ -12,17 +12,15 @@ task. What keeps two workers from running one occurrence at the same time:
 
 The three outcomes of a settlement (`_record`): it was applied; it was refused, because the lease
 had ended or was taken over; or nobody knows, because the answer is lost. Then it is sent again
-until it is answered. An unknown claim is asked for, see `psched.worker.unknown_claims`.
+until it is answered. An unknown claim is asked for, see `psched.worker.claims`.
 """
 
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
 from math import inf
-from typing import TypedDict
 
 from psched.base import lease_times
 from psched.base.errors import StoreBusyError, TransientStoreError
@@ -30,13 +28,13 @@ from psched.base.lease_times import Deadlines
 from psched.config import Config
 from psched.core import attempts
 from psched.core.definition import history_setting
-from psched.core.history.counts import CLAIMS
 from psched.core.model import Decision, Release, Retry, Row, Settlement
 from psched.core.operations.pauses import PauseReader
 from psched.core.policy import Run, after_claim, after_run
 from psched.core.settling import Ending, Settler
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Settled
 from psched.triggers.trigger import is_custom
+from psched.worker.claims import Claim, Claims
 from psched.worker.context import Context
 from psched.worker.extra_runs import ExtraRun, ExtraRuns
 from psched.worker.history_keeper import HistoryKeeper
@@ -46,7 +44,6 @@ from psched.worker.running_task import Lease, RunningTask
 from psched.worker.store_gateway import StoreGateway
 from psched.worker.task_table import TaskTable
 from psched.worker.trigger_helpers import Question, TriggerHelpers
-from psched.worker.unknown_claims import UnknownClaims
 from psched.worker.unstarted import (
     LONGEST_UNGUARDED,
     UnstartedLeases,
@@ -59,36 +56,6 @@ _log = logging.getLogger("psched.worker")
 _LONGEST_JUDGEMENT = 0.5
 """Seconds for handling the rows of one claim: deciding what to do with each row, and starting its
 task. The rows that are left after this time are given back."""
-
-
-class _Terms(TypedDict):
-    """The arguments of `Store.claim` besides the owner."""
-
-    limit: int
-    alive_time: int
-    shortest: int
-    horizon: float
-
-
-@dataclass(slots=True)
-class _Claim:
-    """A claim that is sent by itself, or together with settlements.
-
-    Attributes:
-        owner: the owner of the leases.
-        limit: the most rows to lease.
-        sent: when it was sent, seconds of the boot-time clock.
-        asked: the same in seconds of the monotonic clock.
-        answered: when it was answered, seconds of the boot-time clock.
-        answer: the answer; None if there is none.
-    """
-
-    owner: str
-    limit: int
-    sent: float = 0.0
-    asked: float = 0.0
-    answered: float = 0.0
-    answer: Claimed | None = None
 
 
 class Execution:
@@ -108,15 +75,13 @@ class Execution:
         self._shortest = lease_times.shortest_alive_time(self._driver_timeout)
         self._clock = context.clock
         self._recorder = context.recorder
-        self._nonce = context.place.nonce
-        self._claims = 0
         self.tasks = tasks
         self.unstarted = UnstartedLeases()
         self.gateway = StoreGateway(context, tasks, self.unstarted)
         self.triggers = TriggerHelpers(context, tasks)
         self.pacing = Pacing(context, self.gateway, self.unstarted, self.triggers)
         self.history = HistoryKeeper(context, self.gateway)
-        self.unknown = UnknownClaims(context, self.gateway, tasks, self.unstarted)
+        self.claims = Claims(context, self.gateway, tasks, self.unstarted, self.pacing)
         self.output = OutputKeeper(context, self.gateway, tasks)
         self.extra_runs = ExtraRuns(context, self)
         self.rows = UnstartedRows(context, self)
@@ -131,79 +96,23 @@ class Execution:
 
     def claim(self) -> None:
         """Lease due rows and start their tasks, if it is time for a claim."""
-        if self.unknown.claims:
-            for found, asked_at in self.unknown.resolve():
+        if self.claims.unknown:
+            for found, asked_at in self.claims.resolve():
                 self._begin(found, asked_at)
         if self._clock.monotonic() < self.pacing.next_poll:
             return
-        if (claim := self._prepare_claim()) is None:
-            return
-        try:
-            self.gateway.request(partial(self._send_claim, claim))
-        except TransientStoreError as error:
-            self._claim_failed(claim, error)
-            raise
-        self._begin_claimed(claim)
+        if (claim := self.claims.prepare()) is not None:
+            self.claims.send(claim)
+            self._begin_claimed(claim)
 
-    def _prepare_claim(self, ending: int = 0) -> _Claim | None:
-        """What to claim, given how many leases end before; None if nothing can be claimed."""
-        room, most = self.pacing.room + ending, self.pacing.most_rows + ending
-        if self.pacing.stopped or most <= 0:
-            return None
-        # Runners are forked before the claim, so that no lease grows old during a fork.
-        if room > 0 and not self.pacing.prepare(room if self.pacing.backlog else 1):
-            return None
-        # While forks fail, only one row is claimed, because rows without a runner would have to be
-        # given back.
-        return _Claim(self.new_owner(), 1 if self.tasks.no_forks.ongoing else most)
-
-    def _send_claim(self, claim: _Claim) -> None:
-        claim.answer = self._store.claim(claim.owner, **self._terms_of(claim))
-        claim.answered = self._clock.boottime()
-
-    def _send_both(self, claim: _Claim, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
-        results, claim.answer = self._store.settle_and_claim(
-            settlements, claim.owner, **self._terms_of(claim)
-        )
-        claim.answered = self._clock.boottime()
-        return results
-
-    def _terms_of(self, claim: _Claim) -> _Terms:
-        """The arguments of a claim, just before it is sent.
-
-        The clocks are read here and not earlier, because `request` can first extend leases, which
-        takes time.
-        """
-        claim.sent, claim.asked = self._clock.boottime(), self._clock.monotonic()
-        return {
-            "limit": claim.limit,
-            "alive_time": self._settings.alive_time,
-            "shortest": self._shortest,
-            "horizon": self._settings.poll_interval,
-        }
-
-    def _claim_failed(self, claim: _Claim, error: TransientStoreError) -> None:
-        self._recorder.counts.add(CLAIMS, "failed")
-        if isinstance(error, ClaimUnknownError):
-            self.unknown.note(error, claim.sent)
-
-    def _begin_claimed(self, claim: _Claim) -> None:
+    def _begin_claimed(self, claim: Claim) -> None:
         """Start the tasks of the rows that a claim has leased."""
         if (claimed := claim.answer) is None:
             return
-        self._recorder.counts.add(CLAIMS, "rows" if claimed.rows else "empty")
-        if claimed.now is not None:
-            self._recorder.clock.read(claimed.now, claim.sent, claim.answered)
-        self.pacing.claimed(claimed, claim.asked)
+        self.claims.note(claim, claimed)
         if claimed.rows:
-            self.gateway.debug("claimed", [row.key for row in claimed.rows], claim.asked)
             self._begin(claimed, claim.sent)
             self.pacing.prepare_next(len(claimed.rows))
-
-    def new_owner(self) -> str:
-        """A text that this worker has never used as the owner of a lease."""
-        self._claims += 1
-        return f"{self._nonce}.{self._claims}"
 
     def _begin(self, claimed: Claimed, sent: float) -> None:
         """Decide what to do with each row of a claim, and start its task."""
@@ -355,9 +264,9 @@ class Execution:
         self.pacing.next_poll = 0.0
         unstarted = self.unstarted
         holds = unstarted.ending_holds or any(task.hold is not None for task in ended)
-        apart = holds or unstarted.releases or self.unknown.claims
-        claim = None if apart else self._prepare_claim(len(endings))
-        write = None if claim is None else partial(self._send_both, claim)
+        apart = holds or unstarted.releases or self.claims.unknown
+        claim = None if apart else self.claims.prepare(len(endings))
+        write = None if claim is None else partial(self.claims.send_with, claim)
         try:
             results = self._settler.settle(self._store, endings, write)
         except StoreBusyError as busy:
@@ -365,7 +274,7 @@ class Execution:
             raise
         except ClaimUnknownError as error:
             if claim is not None:
-                self._claim_failed(claim, error)
+                self.claims.failed(claim, error)
             raise
         self.gateway.debug("settled", results, asked)
         self.history.settled()

@@ -15,9 +15,9 @@ from psched.core.operations.overlap import (
     without_hold,
 )
 from psched.core.policy import Run, postpone, quarantine
+from psched.worker.claims import UNKNOWN_PAUSE, Claims
 from psched.worker.context import Context
 from psched.worker.running_task import Hold, Lease
-from psched.worker.unknown_claims import UNKNOWN_PAUSE
 
 if TYPE_CHECKING:
     from psched.worker.execution import Execution
@@ -52,7 +52,7 @@ class ExtraRuns:
         self._clock = context.clock
         self._execution = execution
         self._gateway = execution.gateway
-        self._unknown = execution.unknown
+        self._claims: Claims = execution.claims
         self._tasks = execution.tasks
         self._unstarted = execution.unstarted
         self._turns = Turns()
@@ -111,13 +111,13 @@ class ExtraRuns:
 
     def _hold(self, extra_runs: Sequence[ExtraRun], length: float) -> Sequence[ExtraRun]:
         """Hold the schedules of extra runs; return those of them whose schedules were free."""
-        new_owner = self._execution.new_owner
+        new_owner = self._claims.new_owner
         holds = {each.schedule: Hold(each.schedule, new_owner()) for each in extra_runs}
         try:
             held = self._gateway.hold(holds.values(), length)
         except TransientStoreError:
             # The store may have applied the request, or may still apply it.
-            until = self._unknown.certain_at
+            until = self._claims.certain_at
             for hold in holds.values():
                 self._unstarted.end_hold(hold, until)
             raise

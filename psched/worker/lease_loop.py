@@ -90,7 +90,7 @@ class LeaseLoop:
     @property
     def idle(self) -> bool:
         """Whether no lease is held, no claim's outcome is unknown, and no recovery is pending."""
-        held = self._tasks.running or self._unstarted or self.execution.unknown.claims
+        held = self._tasks.running or self._unstarted or self.execution.claims.unknown
         return not (held or self._dead)
 
     @property
@@ -248,7 +248,7 @@ class LeaseLoop:
             wakes = min(wakes, self._next_marks)
         for hold in unstarted.ending_holds.values():
             wakes = min(wakes, hold.next)
-        for claim in execution.unknown.claims:
+        for claim in execution.claims.unknown:
             wakes = min(wakes, claim.next)
         if (
             unstarted.settlements

@@ -219,17 +219,16 @@ def test_a_thread_that_was_joined_never_keeps_its_process_from_going_on():
 
 
 class Node:
-    """Refers to itself, so that only `gc` deletes it."""
-
-    def __init__(self):
-        self.itself = self
+    """An object that can refer to itself, so that only `gc` deletes it."""
 
 
 def leaves_much(task):
     leaves_text(task)
     leaves_compressed_at(task)
     KEPT.extend([] for _ in range(50_000))
-    weakref.finalize(Node(), note, "deleted", "garbage")
+    node = Node()
+    vars(node)["node"] = node
+    weakref.finalize(node, note, "deleted", "garbage")
 
 
 def leaves_compressed_at(_task):
