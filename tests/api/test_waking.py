@@ -153,6 +153,17 @@ def test_a_push_in_the_callers_transaction_tells_the_masters_after_the_commit(
 
 
 @pytest.mark.usefixtures("sql")
+def test_a_push_in_a_transaction_of_each_of_many_engines_tells_the_masters(here, settings, master):
+    # A new engine's pool can be where a deleted one was.
+    for number in range(20):
+        engine = create_engine(settings.url, poolclass=NullPool)
+        with engine.begin() as mine:
+            here.push(f"k{number}", connection=mine)
+        engine.dispose()
+        assert master.take()
+
+
+@pytest.mark.usefixtures("sql")
 def test_a_push_in_a_transaction_of_the_driver_tells_nobody(here, settings, master):
     here.close()
     engine = create_engine(settings.url)

@@ -202,7 +202,8 @@ def _after_return(connection: Connection, function: Callable[[], object]) -> Non
     returns as soon as its transaction has ended.
     """
     pool = connection.engine.pool
-    if not event.contains(pool, "checkin", _returned):
+    # `event.contains` is of no use: it takes a new pool for a deleted one that was at its address.
+    if _returned not in pool.dispatch.checkin:
         event.listen(pool, "checkin", _returned)
     connection.info.setdefault(_WAITING, set()).add(function)
 
