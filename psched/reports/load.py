@@ -13,12 +13,17 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as changed
 from itertools import accumulate
 from math import ceil
 from statistics import median
 from typing import NamedTuple
 
 from psched.base.errors import InvalidError
+from psched.config import Config
+from psched.core.definition import parse_row
+from psched.core.model import PAUSED, Row
+from psched.core.operations.extra_runs import schedule_of
 from psched.triggers.custom import CustomTrigger
 from psched.triggers.trigger import Trigger
 
@@ -62,6 +67,35 @@ class Coming:
     jitter: int = 0
     took: float | None = None  # how long its runs usually take; None if it is not known
     ran: float | None = None  # for how long it has run so far; None if it does not run
+
+
+def has_past(row: Row) -> bool:
+    """Whether earlier runs of the row can be known; a task that runs once has none."""
+    return row.cron is not None or schedule_of(row.key) is not None
+
+
+def coming_of(row: Row, settings: Config, start: int, took: float | None) -> Coming:
+    """What is estimated of a row as people see it, from ``start`` on, in Unix seconds.
+
+    It raises an `InvalidError` if the row is invalid.
+    """
+    definition = parse_row(row, settings)
+    runs = row.owner is not None
+    if row.status == PAUSED and definition.trigger is not None:
+        # It goes on at the end of the pause; what becomes due until then is skipped.
+        row = changed(row, next_time=row.next_run_time, next_run_time=None)
+    return Coming(
+        key=row.key,
+        type=row.type,
+        trigger=definition.trigger,
+        text=row.cron,
+        cursor=row.next_time,
+        first=None if runs else row.next_run_time,
+        delay=definition.delay,
+        jitter=definition.settings.jitter,
+        took=took,
+        ran=float(max(0, start - (row.claimed_at or start))) if runs else None,
+    )
 
 
 class Cause(NamedTuple):

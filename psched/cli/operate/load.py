@@ -4,7 +4,6 @@ import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from dataclasses import replace as changed
 from statistics import median
 from typing import Any
 
@@ -21,16 +20,17 @@ from psched.cli.text_table import Column, View, print_table
 from psched.cli.time_format import format_time, short_time
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
-from psched.core.definition import parse_row
-from psched.core.model import PAUSED, Row
-from psched.core.operations.extra_runs import schedule_key, schedule_of
+from psched.core.model import Row
+from psched.core.operations.extra_runs import schedule_key
 from psched.reports.load import (
     ASSUMED,
     LONGEST,
     Coming,
     Load,
     Worst,
+    coming_of,
     estimate,
+    has_past,
     slots_needed,
 )
 from psched.reports.redaction import Redaction
@@ -125,7 +125,7 @@ def load_(
 
 
 def _read(schedules: ScheduleCollection, settings: Config, start: int, end: int) -> _Read:
-    rows: list[Row] = []
+    rows = list[Row]()
     all_read = True
     shown = schedules.shown_as_paused()
     for each in schedules.list():
@@ -143,7 +143,7 @@ def _read(schedules: ScheduleCollection, settings: Config, start: int, end: int)
     took: dict[str, float] = {}
     slots, no_history = None, None
     try:
-        keys = [schedule_key(row.key) for row in rows if _has_past(row)]
+        keys = [schedule_key(row.key) for row in rows if has_past(row)]
         durations = schedules.durations([*dict.fromkeys(keys)])
         took = {key: median(found) / 1000 for key, found in durations.items()}
         slots = sum(worker.slots for worker in schedules.live_workers())
@@ -152,35 +152,10 @@ def _read(schedules: ScheduleCollection, settings: Config, start: int, end: int)
     made, broken = list[Coming](), list[tuple[str, str]]()
     for row in rows:
         try:
-            made.append(_coming(row, settings, start, took.get(schedule_key(row.key))))
+            made.append(coming_of(row, settings, start, took.get(schedule_key(row.key))))
         except InvalidError as error:
             broken.append((row.key, str(error)))
     return _Read(made, broken, slots, all_read, no_history)
-
-
-def _has_past(row: Row) -> bool:
-    """Whether earlier runs of the row can be known; a task that runs once has none."""
-    return row.cron is not None or schedule_of(row.key) is not None
-
-
-def _coming(row: Row, settings: Config, start: int, took: float | None) -> Coming:
-    definition = parse_row(row, settings)
-    runs = row.owner is not None
-    if row.status == PAUSED and definition.trigger is not None:
-        # It goes on at the end of the pause; what becomes due until then is skipped.
-        row = changed(row, next_time=row.next_run_time, next_run_time=None)
-    return Coming(
-        key=row.key,
-        type=row.type,
-        trigger=definition.trigger,
-        text=row.cron,
-        cursor=row.next_time,
-        first=None if runs else row.next_run_time,
-        delay=definition.delay,
-        jitter=definition.settings.jitter,
-        took=took,
-        ran=float(max(0, start - (row.claimed_at or start))) if runs else None,
-    )
 
 
 # --- what is shown ---------------------------------------------------------------------------
