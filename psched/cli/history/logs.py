@@ -479,7 +479,7 @@ class _Shown:
         for output in outputs:
             run = runs.get(output)
             if self.as_json:
-                click.echo(json.dumps(self._object(output, run)))
+                click.echo(json.dumps(output_object(output, run, self.redaction)))
                 continue
             is_running = running or asked.is_running(output)
             click.echo(_heading(output, run, is_running=is_running), err=True)
@@ -511,18 +511,20 @@ class _Shown:
             CLOCK.sleep(PAUSE)
         return "the attempt has ended"
 
-    def _object(self, output: Output, run: Run | None) -> dict[str, Any]:
-        return {
-            "key": output.key,
-            "scheduled_time": output.scheduled_time,
-            "attempt": output.attempt,
-            "is_live": output.is_live,
-            "ended": None if output.is_live else output.ended,
-            "outcome": None if run is None else run.outcome,
-            "fate": None if run is None else run.fate,
-            "dropped": output.dropped,
-            "text": self.redaction.text(output.text),
-        }
+
+def output_object(output: Output, run: Run | None, redaction: Redaction) -> dict[str, Any]:
+    """The output of an attempt as a JSON object."""
+    return {
+        "key": output.key,
+        "scheduled_time": output.scheduled_time,
+        "attempt": output.attempt,
+        "is_live": output.is_live,
+        "ended": None if output.is_live else output.ended,
+        "outcome": None if run is None else run.outcome,
+        "fate": None if run is None else run.fate,
+        "dropped": output.dropped,
+        "text": redaction.text(output.text),
+    }
 
 
 def _heading(output: Output, run: Run | None, *, is_running: bool = False) -> str:

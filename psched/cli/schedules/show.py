@@ -121,12 +121,13 @@ def show(location: options.ConfigLocation, key: str, *, as_json: bool) -> None:
     with open_schedules(settings) as schedules:
         details = read_details(schedules, settings, key, redaction)
     if as_json:
-        click.echo(json.dumps(_object(details, redaction)))
+        click.echo(json.dumps(details_object(details, redaction)))
     else:
         _print(details, redaction)
 
 
-def _object(details: Details, redaction: Redaction) -> dict[str, Any]:
+def details_object(details: Details, redaction: Redaction) -> dict[str, Any]:
+    """Everything about a schedule as a JSON object."""
     made = row_object(details.row, details.now, redaction, details.last)
     last, attempts, durations = details.last, details.attempts, details.durations
     made["progress"] = details.progress
@@ -180,9 +181,14 @@ def _print_fields(fields: dict[str, str]) -> None:
 
 
 def read_details(
-    schedules: ScheduleCollection, settings: Config, key: str, redaction: Redaction
+    schedules: ScheduleCollection,
+    settings: Config,
+    key: str,
+    redaction: Redaction,
+    *,
+    upcoming: int = _UPCOMING,
 ) -> Details:
-    """Read everything about one schedule or task."""
+    """Read everything about one schedule or task, with so many upcoming occurrences."""
     schedule = schedules[key]
     now = schedules.now()
     row = schedules.shown_as_paused()(schedule.metadata().row)
@@ -198,7 +204,7 @@ def read_details(
         last=None if attempts is None else _last(schedules, key, attempts),
         durations=_durations(schedule) if attempts else None,
         extra_runs=_extra_runs(schedules, key),
-        upcoming=_upcoming(schedule) if row.status in {WAITING, PAUSED} else [],
+        upcoming=_upcoming(schedule, upcoming) if row.status in {WAITING, PAUSED} else [],
         ping=ping_setting(row, settings),
         expect=settings_of(row, settings).expect,
         progress=progress,
@@ -346,9 +352,9 @@ def _durations(schedule: Schedule) -> Durations | None:
     return Durations(len(took), median(took), took[ceil(0.95 * len(took)) - 1])
 
 
-def _upcoming(schedule: Schedule) -> Sequence[UpcomingTime]:
+def _upcoming(schedule: Schedule, number: int) -> Sequence[UpcomingTime]:
     try:
-        return schedule.next(_UPCOMING)
+        return schedule.next(number)
     except InvalidError:
         return []  # the row is invalid, or its trigger is loaded only on another host
 
