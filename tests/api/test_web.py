@@ -1,69 +1,23 @@
 """The pages of psched web: what they show, where their links lead, and what they refuse."""
 
-import html
 import re
 import shutil
-from typing import NamedTuple
-from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from psched.base.clock import SystemClock
 from psched.cli.history.live_output import LiveHere
-from psched.cli.top.snapshot import Reader
-from psched.cli.web import pages
+from psched.cli.web import occurrence, pages, search
 from psched.cli.web import site as site_module
-from psched.cli.web.site import Site
 from support.run_records import not_run, run_record
+from support.web_pages import get, site_of
 
 ODD = "<b>a</b>&?key=x#/../%41 'é\""
 """A key with characters that mean something in HTML and in an address."""
 
 
-class Response(NamedTuple):
-    """A response: its status, headers and body."""
-
-    status: int
-    headers: dict[str, str]
-    body: str
-
-    @property
-    def text(self):
-        """What a reader sees, in words."""
-        return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", self.body)).split())
-
-    def links(self, page):
-        """The queries of the links to a page."""
-        found = (html.unescape(href) for href in re.findall(r'href="([^"]*)"', self.body))
-        parts = (urlsplit(href) for href in found)
-        queries = (parse_qs(each.query) for each in parts if each.path == page and each.query)
-        return [{name: values[0] for name, values in query.items()} for query in queries]
-
-
 @pytest.fixture
 def site(schedules, settings):
     return site_of(schedules, settings)
-
-
-def site_of(schedules, settings, hosts=("localhost",)):
-    reader = Reader(schedules, settings, ask_masters=list, clock=SystemClock())
-    return Site(schedules, settings, reader, hosts=hosts)
-
-
-def get(site, page="", method="GET", host="localhost:8080", is_gone=bool, **query):
-    """Ask for a page."""
-    begun = []
-    environ = {
-        "REQUEST_METHOD": method,
-        "PATH_INFO": f"/{page}",
-        "QUERY_STRING": urlencode(query),
-        "HTTP_HOST": host,
-        "waitress.client_disconnected": is_gone,
-    }
-    body = b"".join(site(environ, lambda *answer: begun.append(answer)))
-    [(status, headers)] = begun
-    assert method == "HEAD" or int(dict(headers)["Content-Length"]) == len(body)
-    return Response(int(status.partition(" ")[0]), dict(headers), body.decode())
 
 
 @pytest.fixture
@@ -72,16 +26,17 @@ def write(schedules):
     return lambda *records: schedules._store.history.record(records)
 
 
-def test_the_first_page_shows_what_is_late_next_and_paused_and_leads_to_it(schedules, site):
+def test_the_page_now_shows_what_is_late_next_and_paused_and_leads_to_it(schedules, site):
     schedules.add("late", "t", next_time=1_000_000_000)
     schedules.add("next", "t", cron="0 0 1 1 *")
     schedules.add("paused", "t", cron="* * * * *")
     schedules["paused"].pause()
-    page = get(site)
+    page = get(site, "now")
     assert page.status == 200
     assert "1 late" in page.text
     assert "no worker is known to be alive" in page.text
-    assert [each["key"] for each in page.links("schedule")] == ["late", "next", "paused"]
+    # What needs a person comes first.
+    assert [each["key"] for each in page.links("schedule")] == ["late", "paused", "next"]
     assert page.headers["Refresh"] == "5"
 
 
@@ -102,11 +57,11 @@ def test_the_pages_lead_from_a_schedule_to_its_runs_and_to_why_it_did_not_run(
     of_all = get(site, "runs")
     assert {each["key"] for each in of_all.links("occurrence")} == {"k", "other"}
 
-    occurrence = get(site, "occurrence", **runs.links("occurrence")[0])
-    assert occurrence.status == 200
-    assert "no room" in occurrence.text
-    assert "Traceback of it" in occurrence.text
-    assert occurrence.links("schedule") == [{"key": "k"}]
+    shown = get(site, "occurrence", **runs.links("occurrence")[0])
+    assert shown.status == 200
+    assert "no room" in shown.text
+    assert "Traceback of it" in shown.text
+    assert shown.links("schedule") == [{"key": "k"}]
     [other] = [each for each in of_all.links("occurrence") if each["key"] == "other"]
     skipped = get(site, "occurrence", **other)
     assert skipped.status == 200
@@ -117,7 +72,7 @@ def test_the_pages_lead_from_a_schedule_to_its_runs_and_to_why_it_did_not_run(
 def test_any_key_is_shown_as_it_is_and_its_links_lead_to_it(schedules, site, write):
     schedules.add(ODD, "t", next_time=4_000_000_000, data={"html": "<script>x</script>"})
     write(run_record(ODD, outcome="failed", reason="<script>y</script>", error="<script>z"))
-    for page in "", "schedules", "runs":
+    for page in "", "now", "schedules", "runs":
         shown = get(site, page)
         assert "<b>a" not in shown.body
         assert "<script" not in shown.body
@@ -144,31 +99,32 @@ def test_a_list_is_narrowed_and_says_that_there_is_more(schedules, site):
         return [each["key"] for each in get(site, "schedules", **query).links("schedule")]
 
     assert len(keys()) == 13
-    assert keys(keys="mail-0") == [f"mail-{number:02}" for number in range(10)]
-    assert keys(keys="*-?1") == ["mail-01", "mail-11"]
-    assert keys(status="paused") == ["report"]
-    assert keys(type="report") == ["report"]
-    assert "There are none" in get(site, "schedules", keys="nothing").text
-    few = get(site, "schedules", type="mail", limit=5)
+    assert keys(q="mail-0") == [f"mail-{number:02}" for number in range(10)]
+    assert keys(q="*-?1") == ["mail-01", "mail-11"]
+    assert keys(q="state:paused") == ["report"]
+    assert keys(q="type:report") == ["report"]
+    assert "There are none" in get(site, "schedules", q="nothing").text
+    few = get(site, "schedules", q="type:mail", limit=5)
     assert len(few.links("schedule")) == 5
-    assert few.links("schedules") == [{"type": "mail", "limit": "50"}]
+    assert few.links("schedules") == [{"q": "type:mail", "limit": "50"}]
     assert not get(site, "schedules", **few.links("schedules")[0]).links("schedules")
 
 
 def test_a_search_ends_after_many_rows_and_when_its_client_has_hung_up(
     schedules, site, monkeypatch
 ):
-    monkeypatch.setattr(pages, "_MOST_READ", 3)
+    monkeypatch.setattr(search, "MOST_READ", 3)
+    monkeypatch.setattr(pages, "MOST_READ", 3)
     for number in range(5):
         schedules.add(f"k{number}", "t", next_time=4_000_000_000 + number)
-    page = get(site, "schedules", keys="*2")
+    page = get(site, "schedules", q="*2")
     assert [each["key"] for each in page.links("schedule")] == ["k2"]
-    cut = get(site, "schedules", keys="*4")
+    cut = get(site, "schedules", q="*4")
     assert "Only the first 3 were searched" in cut.text
     assert "There are none" not in cut.text
-    assert "searched" not in get(site, "schedules", keys="k4").text
+    assert "searched" not in get(site, "schedules", q="k4").text
     asked = []
-    get(site, "schedules", keys="*", is_gone=lambda: not asked.append(None))
+    get(site, "schedules", q="*", is_gone=lambda: not asked.append(None))
     assert len(asked) == 1
 
 
@@ -193,7 +149,7 @@ def test_runs_are_narrowed(site, write):
         ("runs", {"since": "soon"}, "since: 'soon' is neither an age"),
         ("runs", {"limit": "0"}, "limit: '0' is no number from 1 to 5000"),
         ("schedules", {"limit": "9" * 5000}, "limit: "),
-        ("schedules", {"status": "late"}, "status: 'late' is unknown; choose from waiting"),
+        ("schedules", {"q": "state:late"}, "state: 'late' is unknown; choose from waiting"),
         ("schedule", {}, "key: is missing"),
         ("occurrence", {"key": "k", "time": "later"}, "time: 'later' is no time"),
         ("runs", {str(number): "x" for number in range(100)}, "too many fields"),
@@ -210,7 +166,7 @@ def test_a_wrong_value_is_told_by_its_name(site, page, query, told):
 def test_a_time_that_no_date_has_prevents_no_page(schedules, site, sql, column, time):
     schedules.add("k", "t", cron="0 3 * * *", next_time=1_900_000_000)
     sql(f"UPDATE {{table}} SET {column} = {time}")  # noqa: S608  # ours
-    for page in "", "schedules", "runs":
+    for page in "", "now", "schedules", "runs":
         assert get(site, page).status == 200
     for query in {"key": "k"}, {"key": "k", "time": "1900000000"}:
         assert get(site, "occurrence", **query).status == 200
@@ -246,7 +202,7 @@ def test_a_master_that_hangs_up_while_it_is_asked_does_not_take_the_page_with_it
     [row] = schedules._store.claim("w.1", limit=1, alive_time=60, shortest=6, horizon=0).rows
     first = {"scheduled_time": row.next_time, "owner": row.owner, "attempt": 1, "collected": 1}
     live = LiveHere("k", first, messages())
-    monkeypatch.setattr(pages, "find_live", lambda *_: (live, 0, []))
+    monkeypatch.setattr(occurrence, "find_live", lambda *_: (live, 0, []))
     page = get(site, "occurrence", key="k")
     assert page.status == 200
     assert "running; psched logs -f k shows what it prints" in page.text
@@ -258,7 +214,10 @@ def test_hidden_values_are_hidden_on_every_page(schedules, settings, write):
     write(run_record(outcome="failed", reason="password=secret1", error="password: secret1"))
     site = site_of(schedules, hiding)
     [link] = get(site, "runs").links("occurrence")
-    shown = [get(site), get(site, "schedules"), get(site, "schedule", key="k"), get(site, "runs")]
+    shown = [get(site, page) for page in ("", "now", "schedules", "runs")]
+    shown += [get(site, page, key="k") for page in ("schedule", "api/v1/schedule.json")]
+    shown += [get(site, f"api/v1/{page}.json") for page in ("timeline", "now", "runs")]
+    shown.append(get(site, "api/v1/occurrence.json", **link))
     for page in *shown, get(site, "occurrence", **link):
         assert page.status == 200
         assert "secret1" not in page.body

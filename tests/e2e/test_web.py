@@ -69,7 +69,8 @@ def test_a_run_is_followed_from_its_start_to_its_end(service, start_web):
     service.add("k", "prints", data=gated("first", "second"))
     master, web = service.start(), start_web(service)
 
-    wait_until(lambda: "1 running" in web.get()[1], what="the running task")
+    busy = re.compile(r"\b1 of \d+ slots busy")
+    wait_until(lambda: busy.search(web.get("now")[1]), what="the running task")
     service.open_gate("first")
     wait_until(
         lambda: "first is open" in web.get("occurrence", key="k")[1], what="what it has printed"
@@ -86,7 +87,7 @@ def test_a_run_is_followed_from_its_start_to_its_end(service, start_web):
     wait_until(has_ended, what="its end, and its output")
     assert master.stop() == 0
     assert has_ended()
-    assert "no worker is known to be alive" in web.get()[1]
+    assert "no worker is known to be alive" in web.get("now")[1]
 
 
 @pytest.mark.extended
@@ -113,15 +114,16 @@ def test_while_the_store_is_away_the_pages_say_so(make_service, open_database, s
         web = start_web(service)
         assert web.get("schedule", key="k")[0] == 200
         database.server.kill()
-        status, text = web.get()
+        status, text = web.get("now")
         assert status == 200
         assert "the store does not answer" in text
-        status, text = web.get("schedules")
-        assert status == 503
-        assert "cannot connect" in text
+        for page in "", "schedules":
+            status, text = web.get(page)
+            assert status == 503
+            assert "cannot connect" in text
         database.server.start()
         wait_until(lambda: web.get("schedules")[0] == 200, what="the answer of the store")
-        assert "the store does not answer" not in web.get()[1]
+        assert "the store does not answer" not in web.get("now")[1]
         assert web.process.status is None
 
 

@@ -71,8 +71,9 @@ def _place(_context: click.Context, _option: click.Parameter, value: str) -> Pla
 def web(location: options.ConfigLocation, *, place: Place, hosts: Collection[str]) -> None:
     """Show schedules and runs in a browser, until Ctrl-C.
 
-    The pages show what runs now, and what is late, next or failed; each schedule and its next
-    runs; what ran, what it printed, and why something did not run. They change nothing.
+    The first page is a timeline: what ran, what did not and why, and what is planned. Others show
+    what needs a person now, each schedule and its next runs, and each run and what it printed. They
+    change nothing. Each page is JSON, too.
 
     The pages ask for no password, so only this host can reach them: any of its users can. With
     --listen unix:/PATH, it is only those who may use the socket. To show them to others, let a web
@@ -92,7 +93,7 @@ def _serve(place: Place, settings: Config, hosts: Collection[str] | None) -> Non
     """Serve the pages until a signal ends this process."""
     # Few commands need these packages.
     from psched.cli.top.snapshot import Reader  # noqa: PLC0415
-    from psched.cli.web.pages import PATIENCE  # noqa: PLC0415
+    from psched.cli.web.asked import PATIENCE  # noqa: PLC0415
     from psched.cli.web.site import Site  # noqa: PLC0415
     from psched.monitor.server import HttpServer  # noqa: PLC0415
 

@@ -1,5 +1,6 @@
 """The WSGI application of the command web: it answers a request with a page, or refuses it."""
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from http import HTTPStatus
 from pathlib import Path
@@ -13,7 +14,8 @@ from psched.base.texts import storable, visible
 from psched.cli.daemon.masters import table_of
 from psched.cli.time_format import local_times
 from psched.cli.top.snapshot import Reader
-from psched.cli.web.pages import PAGES, Asked, Page
+from psched.cli.web.asked import Asked, Page
+from psched.cli.web.pages import PAGES
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.reports.redaction import Redaction
@@ -21,6 +23,10 @@ from psched.reports.redaction import Redaction
 _FILES = Path(__file__).parent / "templates"
 
 _STYLE = "/style.css"
+_PATHS = {"/": "timeline"} | {f"/{name}": name for name in PAGES if name != "timeline"}
+_API_PREFIX = "/api/v1/"
+_API = {f"{_API_PREFIX}{name}.json": name for name in PAGES}
+"""The names of the pages, by their paths as HTML and as JSON."""
 
 _MOST_FIELDS = 20  # the most fields of a query; the pages know fewer
 
@@ -70,14 +76,16 @@ class Site:
         self._reader = reader
         self._hosts = None if hosts is None else {host.lower() for host in hosts}
         self._redaction = Redaction(settings.redact)
+        # Read once: after an upgrade, the files are those of another version, or are gone.
+        files = {each.name: each.read_text("utf-8") for each in _FILES.glob("*.html")}
         environment = jinja2.Environment(
+            loader=jinja2.DictLoader(files),
             autoescape=True,
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        # Read once: after an upgrade, the files are those of another version, or are gone.
-        self._template = environment.from_string((_FILES / "pages.html").read_text("utf-8"))
+        self._templates = {name: environment.get_template(name) for name in files}
         self._style = (_FILES / "style.css").read_bytes()
         self._store = table_of(settings)
 
@@ -116,12 +124,20 @@ class Site:
             page = _refusal(HTTPStatus.METHOD_NOT_ALLOWED, "These pages change nothing.")
         elif path == _STYLE:
             return HTTPStatus.OK, "text/css", self._style, 0
-        elif (make := PAGES.get(path)) is None:
+        elif (name := _PATHS.get(path) or _API.get(path)) is None:
             page = _refusal(HTTPStatus.NOT_FOUND, "There is no such page.")
         else:
             is_gone = environ.get("waitress.client_disconnected", bool)
-            page = self._made(make, environ.get("QUERY_STRING", ""), is_gone)
-        text = self._template.render(page.values, page=page.name, store=self._store)
+            page = self._made(PAGES[name], environ.get("QUERY_STRING", ""), is_gone)
+        if path.startswith(_API_PREFIX):
+            return page.status, "application/json", json.dumps(page.document()).encode(), 0
+        query = environ.get("QUERY_STRING", "")
+        text = self._templates[f"{page.name}.html"].render(
+            page.values,
+            page=page.name,
+            store=self._store,
+            json=f"api/v1/{page.name}.json{'?' if query else ''}{query}",
+        )
         return page.status, "text/html", text.encode(errors="replace"), page.refresh
 
     def _is_addressed(self, environ: Mapping[str, Any]) -> bool:
@@ -162,4 +178,4 @@ class Site:
 
 def _refusal(status: HTTPStatus, text: str, key: str = "") -> Page:
     values = {"title": status.phrase, "text": text, "key": key}
-    return Page("error", values, status=status)
+    return Page("error", values, lambda: {"error": text}, status=status)

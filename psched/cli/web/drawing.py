@@ -1,0 +1,275 @@
+"""Places the marks of the timeline on its axis, in per cent of its width, and links them.
+
+The pictures have no width of their own: each is as wide as the page. So what has a width or a place
+along the axis is told in per cent, and all that has a shape is a symbol of templates/icons.html.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
+from typing import Any, NamedTuple
+
+from psched.base.texts import visible
+from psched.cli.time_format import format_took, reader_zone, short_time, zone_label
+from psched.cli.web.asked import Asked, Page, link, run_link, schedule_link
+from psched.cli.web.fates import KINDS
+from psched.cli.web.search import word_of
+from psched.cli.web.timeline import (
+    GROUPINGS,
+    SPANS,
+    USUAL_SPAN,
+    Lane,
+    Mark,
+    Timeline,
+    document,
+    read_timeline,
+)
+
+_STEPS = (
+    *(60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 14_400, 21_600, 43_200),
+    *(86_400, 172_800, 345_600),
+)
+"""The seconds between two times on the axis."""
+
+_MOST_TIMES = 7  # the most times on the axis: a telephone has room for them
+_SEEN = 0.25  # below so many per cent of the width, a length cannot be seen
+_HEIGHT = 56  # the height of the strip, in pixels
+_ROOM = 1.15  # the strip is higher than what it shows
+_DENSE = 60  # more lanes are less high
+_TOLD = 4  # the most coming times that are told beside a lane
+_NOW = 50.0  # where now is, in per cent
+_NOW_ROOM = 3.5  # so near to it, its word leaves no room for a time
+_DAY = 86_400
+_REFRESHES = 720  # the page is read again when the axis has moved by so small a part
+_LEAST_REFRESH = 10
+_ICONS = frozenset(KINDS) - {"finished", "running", "planned", "paused"}
+"""The kinds of marks that have a symbol; the others are bars."""
+
+
+class Shape(NamedTuple):
+    """A mark on the picture: texts for its attributes; those after ``text`` can be empty.
+
+    ``icon`` is the place of its symbol; ``due`` and ``waited`` are the begin and the length of a
+    line that shows how late it was.
+    """
+
+    kind: str
+    x: str
+    width: str
+    text: str = ""
+    href: str = ""
+    due: str = ""
+    waited: str = ""
+    icon: str = ""
+
+
+class Drawn(NamedTuple):
+    """A lane on the picture."""
+
+    name: str
+    href: str
+    about: str
+    shapes: Sequence[Shape]
+    coming: str  # a sentence about what comes
+    ghosts: Sequence[Shape]
+
+
+def timeline_page(asked: Asked) -> Page:
+    """The page of the timeline."""
+    timeline = read_timeline(asked)
+    span = asked.query.get("span") or USUAL_SPAN
+    axis = _Axis(timeline, asked)
+    kept = {name: asked.query.get(name, "") for name in ("q", "by", "sort")}
+
+    def choices(name: str, values: Sequence[str], usual: str) -> list[tuple[str, str, bool]]:
+        """Texts and links of the values of a field, and whether it is the present one."""
+        query = {"span": asked.query.get("span", ""), **kept}
+        return [(each, link("./", **{**query, name: each}), each == usual) for each in values]
+
+    values = {
+        "title": "Timeline",
+        "q": timeline.search.text,
+        "span": asked.query.get("span", ""),
+        "by": timeline.by,
+        "spans": choices("span", [*SPANS], span),
+        "groupings": choices("by", GROUPINGS, timeline.by),
+        "sorts": choices("sort", ("key", "trouble"), asked.query.get("sort") or "key"),
+        "about": _about(timeline),
+        "remarks": [*map(asked.sentence, timeline.remarks)],
+        "legend": [*_legend(timeline)],
+        "times": axis.times(),
+        "strip": axis.strip(),
+        "lanes": [axis.lane(lane) for lane in timeline.lanes],
+        "is_dense": len(timeline.lanes) > _DENSE,
+        "zone": zone_label(timeline.now),
+    }
+    refresh = max(_LEAST_REFRESH, SPANS[span] // _REFRESHES)
+    return Page(
+        "timeline",
+        values,
+        lambda: document(timeline, asked.redaction.text),
+        refresh=refresh,
+    )
+
+
+def _about(timeline: Timeline) -> str:
+    """What the page shows, in a sentence."""
+    counts = timeline.counts
+    parts = [
+        f"{timeline.schedules:,} schedules and tasks" if timeline.schedules != 1 else "1 schedule"
+    ]
+    parts += [f"{counts[kind]:,} {kind}" for kind in ("running", "late", "paused") if counts[kind]]
+    if counts["failed"]:
+        parts.append(
+            f"{counts['failed']:,} failed since {short_time(timeline.start, timeline.now)}"
+        )
+    return ", ".join(parts)
+
+
+def _legend(timeline: Timeline) -> Iterator[tuple[str, str, int]]:
+    """The kinds that the page shows, their words, and how many there are."""
+    clock_changes = sum(len(lane.clock_changes) for lane in timeline.lanes)
+    counts = {**timeline.counts, "clock": clock_changes}
+    for kind, words in KINDS.items():
+        if kind == "planned" or counts.get(kind):
+            yield kind, words, counts.get(kind, 0)
+
+
+class _Axis:
+    """The axis: where times are on the picture."""
+
+    def __init__(self, timeline: Timeline, asked: Asked) -> None:
+        self._timeline = timeline
+        self._asked = asked
+        self._start = timeline.start
+        self._seconds = timeline.end - timeline.start
+
+    def _percent(self, time: float) -> float:
+        return min(100.0, max(0.0, 100 * (time - self._start) / self._seconds))
+
+    def _place(self, time: float) -> str:
+        return f"{self._percent(time):.2f}%"
+
+    def _width(self, start: float, end: float) -> str:
+        return f"{self._percent(end) - self._percent(start):.2f}%"
+
+    def times(self) -> Sequence[tuple[str, str]]:
+        """Places and texts of the times on the axis; the text can be empty."""
+        step = next((s for s in _STEPS if self._seconds / s <= _MOST_TIMES), _STEPS[-1])
+        zone, found = reader_zone(), list[tuple[str, str]]()
+        wall = ceil(zone.wall(self._start) / step) * step
+        while wall <= zone.wall(self._timeline.end):
+            # None if a clock change skips it, two if it repeats it.
+            for instant in zone.instants(wall):
+                shown = zone.at(instant).strftime("%a %d" if wall % _DAY == 0 else "%H:%M")
+                is_free = abs(self._percent(instant) - _NOW) > _NOW_ROOM
+                found.append((self._place(instant), shown if is_free else ""))
+            wall += step
+        return found
+
+    def strip(self) -> Mapping[str, Any]:
+        """The bars of how many runs go on at the same time, and the line of the slots."""
+        timeline = self._timeline
+        # Slots that are far from being needed would make the bars so low that they say nothing.
+        peak = max((each.slots for each in timeline.busy), default=0.0)
+        slots = timeline.slots or None
+        is_near = slots is not None and slots <= max(4 * peak, 1)
+        top = _ROOM * max(peak, slots or 0 if is_near else 0, 1)
+
+        def height(number: float) -> float:
+            return round(_HEIGHT * min(1.0, number / top), 1)
+
+        bars = []
+        for each in timeline.busy:
+            if each.slots <= 0 or each.end <= each.start:
+                continue
+            kind = "planned" if each.is_planned else "past"
+            kind += " over" if slots and each.slots > slots else ""
+            of = f" of {slots} slots" if slots else " at the same time"
+            when = short_time(int(each.start), timeline.now)
+            text = f"{when}: {each.slots:.3g}{of}{' expected' if each.is_planned else ''}"
+            tall = max(1.5, height(each.slots))
+            x, width = self._place(each.start), self._width(each.start, each.end)
+            bars.append((kind, x, width, _HEIGHT - tall, tall, text))
+        return {
+            "bars": bars,
+            "height": _HEIGHT,
+            "slots": slots,
+            "slots_at": _HEIGHT - height(slots) if slots and is_near else None,
+            "peak": f"{peak:.3g}",
+        }
+
+    def lane(self, lane: Lane) -> Drawn:
+        """A lane with its marks."""
+        name = self._asked.redaction.text(lane.name) if lane.by == "label" else lane.name
+        href, about = schedule_link(lane.name), lane.trigger or ""
+        if lane.by != "schedule":
+            qualifier = "label" if lane.by == "label" else "type"
+            # A label that is hidden leads nowhere, and there is no search for those without one.
+            search = word_of(qualifier, lane.name) if lane.name and name == lane.name else ""
+            href = link("./", q=search, span=self._asked.query.get("span", "")) if search else ""
+            about = f"{len(lane.rows):,} of this {qualifier}"
+        shown = visible(name) or "(no label)"
+        if lane.by == "tasks":
+            shown, about = f"{shown} (tasks)", f"{len(lane.rows):,} tasks that run once"
+        if lane.status and lane.status != "waiting":
+            about = f"{lane.status}; {about}"
+        return Drawn(
+            name=shown,
+            href=href,
+            about=visible(about),
+            shapes=[self._shape(mark, lane, href) for mark in lane.marks],
+            coming=self._coming(lane),
+            ghosts=[*self._ghosts(lane)],
+        )
+
+    def _shape(self, mark: Mark, lane: Lane, href: str) -> Shape:
+        if mark.time is not None:
+            href = run_link(mark.key, mark.time)
+        elif lane.by == "schedule":
+            href = link("runs", key=lane.name)
+        due = waited = ""
+        if mark.due is not None and self._percent(mark.start) - self._percent(mark.due) >= _SEEN:
+            due, waited = self._place(mark.due), self._width(mark.due, mark.start)
+        at = {"late": mark.start, "skipped": (mark.start + mark.end) / 2}.get(mark.kind, mark.end)
+        return Shape(
+            mark.kind,
+            self._place(mark.start),
+            self._width(mark.start, mark.end),
+            visible(mark.text),
+            href,
+            due,
+            waited,
+            self._place(at) if mark.kind in _ICONS else "",
+        )
+
+    def _ghosts(self, lane: Lane) -> Iterator[Shape]:
+        for pause in lane.pauses:
+            yield self._still(pause)
+        pauses = [(pause.start, pause.end) for pause in lane.pauses]
+        now = int(self._timeline.now)
+        runs = any(mark.kind == "running" for mark in lane.marks)
+        for each in lane.planned:
+            # What runs now goes on, for as long as it usually takes.
+            kind = "rest" if runs and each.start <= now else "planned"
+            is_paused = any(start <= each.start < end for start, end in pauses)
+            if not is_paused:
+                x, width = self._place(each.start), self._width(each.start, each.end)
+                yield Shape(kind, x, width)
+        for change in lane.clock_changes:
+            yield self._still(change)
+
+    def _still(self, mark: Mark) -> Shape:
+        x, width = self._place(mark.start), self._width(mark.start, mark.end)
+        icon = x if mark.kind == "clock" else ""
+        return Shape(mark.kind, x, width, visible(mark.text), icon=icon)
+
+    def _coming(self, lane: Lane) -> str:
+        """When a schedule runs next, and for how long."""
+        now = self._timeline.now
+        coming = [each for each in lane.planned if each.start > now]
+        if not coming:
+            return ""
+        shown = ", ".join(short_time(int(each.start), now) for each in coming[:_TOLD])
+        more = ", …" if len(coming) > _TOLD else ""
+        usual = "" if lane.usual is None else f"; usually takes {format_took(lane.usual)}"
+        return f"next {shown}{more}{usual}"
