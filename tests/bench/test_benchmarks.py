@@ -215,6 +215,13 @@ FOUND = {
         "list": {"ms": float, "rows": 10, "above_python_ms": float},
         "master": {"ms": float, "tasks": 1, "above_python_ms": float},
     },
+    "web": {
+        page: {"ms": float, "own_cpu_ms": float, "bytes": float}
+        for page in (
+            *("timeline of 12 h", "timeline of 2 weeks", "timeline as JSON", "now", "schedules"),
+            *("schedule", "occurrence", "runs"),
+        )
+    },
 }
 """What each finds on a database: numbers, texts, or just these where something is counted."""
 
