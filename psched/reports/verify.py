@@ -279,6 +279,9 @@ def _series(
     """Find out which occurrences must have a fate, of a series that a change at ``until`` ended."""
     end = min(last - 1, int(period.now))
     start, since, held = period.start, 0, None
+    if until == inf and change is not None and (change.time or 0) < (row.created_at or 0) * 1000:
+        # It was requeued, or deleted and added again, after the last change that is recorded.
+        change = None
     if change is not None and (change.time or 0) >= period.start * 1000:
         since = change.time or 0
         held = _held_at(change, runs)

@@ -339,6 +339,25 @@ class TestChanges:
         found = check_all(row(-44, fence=10, version=3), [*without(3), skip], [moved, added])
         assert kinds(found) == [("missing", 3 * MINUTE, 1)]
 
+    @pytest.mark.parametrize("odd", [0, 30], ids=["at an instant", "between two"])
+    @pytest.mark.parametrize("is_recorded", [True, False])
+    def test_between_a_cancel_and_a_requeue_nothing_is_missing(self, is_recorded, odd):
+        """A change stands, also if the audit trail could not be written then."""
+        added = audit(0, None, {"cron": "* * * * *", "next_time": NOON}, "add")
+        before, after = {"status": "waiting"}, {"status": "cancelled"}
+        cancel = audit(2.5, {**before, "next_time": NOON + 3 * MINUTE}, after, "cancel")
+        requeued = NOON + 6 * MINUTE + odd
+        requeue = audit(6.9, after, {**before, "next_time": requeued}, "requeue")
+        audits = [requeue, cancel, added] if is_recorded else [cancel, added]
+        again = run(6, 4, scheduled_time=requeued, at=requeued)
+        runs = [*TEN[:3], again, *(run(minute, minute - 2) for minute in (7, 8, 9))]
+        present = row(fence=7, version=3, created_at=requeued)
+        assert check_all(present, runs, audits).violations == []
+        assert kinds(check_all(present, [*runs[:1], *runs[2:-2], runs[-1]], audits)) == [
+            ("missing", 8 * MINUTE, 1),
+            ("missing", MINUTE, 1),
+        ]
+
     def test_an_unreadable_audit_record_does_no_harm(self):
         odd = [changed(audit(-1), before="[", after="3")]
         assert check_all(row(), TEN, odd).violations == []
