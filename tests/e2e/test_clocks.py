@@ -93,10 +93,11 @@ class Ticks:
         self.service = service
         self.gaps = {f"every-{gap}": gap for gap in gaps}
         with service.schedules() as schedules:
-            self.first = {
-                key: schedules.add(key, "recorder", cron=f"@every {gap}").metadata().next_time
-                for key, gap in self.gaps.items()
-            }
+            # It is not read after `add`: by then, the first occurrence can have been run.
+            now = int(schedules.now())
+            self.first = {key: (now // gap + 2) * gap for key, gap in self.gaps.items()}
+            for key, gap in self.gaps.items():
+                schedules.add(key, "recorder", cron=f"@every {gap}", next_time=self.first[key])
 
     def go_on(self, number=2):
         """Wait until each of them has been run so many times more."""

@@ -164,7 +164,8 @@ def exactly_once(runs: Iterable[Run], occurrences: Iterable[tuple[str, int]]) ->
     """
     runs = [*runs]
     assert [run for run in runs if not run.completed] == []
-    assert Counter(run.occurrence for run in runs) == Counter(occurrences)
+    found, due = Counter(run.occurrence for run in runs), Counter(occurrences)
+    assert found == due, f"missing: {due - found}; too many: {found - due}"
 
 
 def _run(notes: Sequence[dict[str, Any]]) -> Run:
