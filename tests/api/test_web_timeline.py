@@ -106,6 +106,13 @@ def test_a_run_is_a_bar_of_its_fate_that_leads_to_it(schedules, site, write, fie
     assert "took 1.0 h" in mark["text"]
 
 
+def test_a_run_that_took_no_time_is_drawn_nevertheless(schedules, site, write):
+    schedules.add("k", "t", cron="0 1-11 * * *")
+    write(ran(-HOUR, -HOUR))
+    [bar] = shapes(get(site), "rect", "finished")
+    assert bar["width"] == "0.01%"  # nothing with the width 0 is drawn
+
+
 @pytest.mark.parametrize(
     "fate", ["skipped_catchup", "skipped_overlap", "coalesced", "skipped", "skipped_calendar"]
 )
@@ -181,9 +188,10 @@ def test_planned_runs_are_in_order_and_take_as_long_as_usual(schedules, site, wr
     assert [each["start"] - NOW for each in planned] == [1800, 1800 + 2 * HOUR, 1800 + 4 * HOUR]
     assert {each["end"] - each["start"] for each in planned} == {600}
     page = get(site)
-    ghosts = [each for each in shapes(page, "rect", "planned") if "y" not in each]  # no strip
-    assert [each["x"] for each in ghosts] == sorted(each["x"] for each in ghosts)
-    assert {each["width"] for each in ghosts} == {"1.39%"}
+    [bars], [ticks] = shapes(page, "path", "planned"), shapes(page, "path", "tick")
+    # In hundredths of per cent: from each start, for ten minutes of the twelve hours.
+    assert bars["d"] == "M5417 0V10H5556V0zM7083 0V10H7222V0zM8750 0V10H8889V0z"
+    assert ticks["d"] == "M5417 0V10M7083 0V10M8750 0V10"
     assert "next Tue 01 12:30, Tue 01 14:30, Tue 01 16:30; usually takes 10.0 min" in page.text
 
 
@@ -295,19 +303,39 @@ def test_too_many_schedules_are_grouped_and_the_page_says_so(schedules, site, wr
 def test_neighbouring_runs_of_a_kind_become_one_mark_if_they_are_many(
     schedules, site, write, monkeypatch
 ):
-    monkeypatch.setattr(timeline, "_MOST_MARKS", 3)
-    monkeypatch.setattr(timeline, "_MARKS", 3)
+    monkeypatch.setattr(timeline, "_MOST_MARKS", 8)
     schedules.add("k", "t", cron="* * * * *", next_time=NOW + 60)
     runs = [ran(-60 * minutes, -60 * minutes + 5) for minutes in range(1, 300)]
     write(*runs, ran(-90, outcome="failed", fate="gave_up"))
     found = lane(read(site), "k")
-    assert len(found["marks"]) <= 2 * timeline._FEWEST_MARKS
+    assert len(found["marks"]) <= 2 * 8
     assert sum(mark["number"] for mark in found["marks"]) == 300
     # What has failed is not hidden among what has not.
     assert [mark["number"] for mark in found["marks"] if mark["kind"] == "failed"] == [1]
-    assert len(found["planned"]) == 3
+    assert len(found["planned"]) == 8
     assert sum(each["number"] for each in found["planned"]) == 359
+    # Where the planned runs are together, the next ones are named nevertheless.
+    assert [time - NOW for time in found["next"]] == [60, 120, 180, 240]
     assert "finished, Tue 01" in get(site).text
+
+
+def test_what_has_finished_is_one_shape_if_the_records_are_many(
+    schedules, site, write, monkeypatch
+):
+    monkeypatch.setattr(timeline, "_MOST_TOLD", 3)
+    schedules.add("k", "t", cron="0 1-11 * * *")
+    write(ran(-HOUR), ran(-2 * HOUR), ran(-3 * HOUR, -3 * HOUR))
+    write(ran(-4 * HOUR, outcome="failed", fate="gave_up", reason="no room"))
+    page = get(site)
+    [many] = shapes(page, "path", "finished")
+    assert many["d"] == "M2500 0V10M3333 0V10H3347V0zM4167 0V10H4181V0z"
+    assert "3 finished" in page.text
+    # What has failed tells its reason, and leads to its page.
+    assert len(shapes(page, "rect", "failed")) == 1
+    assert page.links("occurrence") == [{"key": "k", "time": str(NOW - 4 * HOUR)}]
+    texts = [mark["text"] for mark in lane(read(site), "k")["marks"] if mark["text"]]
+    assert len(texts) == 1
+    assert texts[0].endswith(": no room")
 
 
 def test_tasks_that_are_late_are_one_mark_if_they_are_many(schedules, site):
@@ -438,17 +466,19 @@ def test_a_run_goes_from_due_to_its_end_and_its_traceback_is_shown_once(schedule
     due = {"due": 1000 * (NOW - 3600), "scheduled_time": NOW - 3600}
     record = ran(-3000, -2100, **about, **due, reason="ValueError: no <room>")
     write(record)
+    logged = error.replace("\n", "\n    ")  # as psched logs it
+    printed = f"begun\nERROR the handler raised\n    {logged}\nended\n"
     schedules._store.output.write_output(
         [
             OutputRecord(
                 key="k", scheduled_time=NOW - 3600, owner=record.owner, attempt=1,
-                ended=record.ended, output=f"begun\n{error}\n".encode(), dropped=0, is_live=False,
+                ended=record.ended, output=printed.encode(), dropped=0, is_live=False,
             )
         ]
     )  # fmt: skip
     page = get(site, "occurrence", key="k", time=NOW - 3600)
     assert page.text.count("Traceback (most recent call last)") == 1
-    assert "begun" in page.text
+    assert "begun ERROR the handler raised [the error above] ended" in page.text
     assert '<details class="error"><summary>ValueError: no &lt;room&gt;</summary>' in page.body
     [wait] = shapes(page, "rect", "wait")
     [bar] = shapes(page, "rect", "failed")[:1]

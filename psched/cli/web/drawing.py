@@ -4,21 +4,22 @@ The pictures have no width of their own: each is as wide as the page. So what ha
 along the axis is told in per cent, and all that has a shape is a symbol of templates/icons.html.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
-from psched.base.texts import visible
+from psched.base.texts import counted, visible
 from psched.cli.time_format import format_took, reader_zone, short_time, zone_label
 from psched.cli.web.asked import Asked, Page, link, run_link, schedule_link
 from psched.cli.web.fates import KINDS
-from psched.cli.web.search import word_of
+from psched.cli.web.search import HINTS, word_of
 from psched.cli.web.timeline import (
     GROUPINGS,
     SPANS,
     USUAL_SPAN,
     Lane,
     Mark,
+    Planned,
     Timeline,
     document,
     read_timeline,
@@ -32,10 +33,10 @@ _STEPS = (
 
 _MOST_TIMES = 7  # the most times on the axis: a telephone has room for them
 _SEEN = 0.25  # below so many per cent of the width, a length cannot be seen
+_THINNEST = 0.01  # the least width, in per cent
 _HEIGHT = 56  # the height of the strip, in pixels
 _ROOM = 1.15  # the strip is higher than what it shows
 _DENSE = 60  # more lanes are less high
-_TOLD = 4  # the most coming times that are told beside a lane
 _NOW = 50.0  # where now is, in per cent
 _NOW_ROOM = 3.5  # so near to it, its word leaves no room for a time
 _DAY = 86_400
@@ -46,31 +47,34 @@ _ICONS = frozenset(KINDS) - {"finished", "running", "planned", "paused"}
 
 
 class Shape(NamedTuple):
-    """A mark on the picture: texts for its attributes; those after ``text`` can be empty.
+    """A mark on the picture: texts for its attributes; ``icon`` is the place of its symbol.
 
-    ``icon`` is the place of its symbol; ``due`` and ``waited`` are the begin and the length of a
-    line that shows how late it was.
+    The line that shows how late a run started is of the kind ``wait``.
     """
 
     kind: str
     x: str
     width: str
-    text: str = ""
-    href: str = ""
-    due: str = ""
-    waited: str = ""
+    text: str
+    href: str
     icon: str = ""
 
 
 class Drawn(NamedTuple):
-    """A lane on the picture."""
+    """A lane on the picture.
+
+    ``ghosts`` are the outlines of what comes by their kinds, and ``coming`` a sentence about it;
+    ``many`` is the outline of ``finished`` runs that have no shapes of their own.
+    """
 
     name: str
     href: str
     about: str
     shapes: Sequence[Shape]
-    coming: str  # a sentence about what comes
-    ghosts: Sequence[Shape]
+    many: str
+    finished: int
+    coming: str
+    ghosts: Mapping[str, str]
 
 
 def timeline_page(asked: Asked) -> Page:
@@ -88,6 +92,7 @@ def timeline_page(asked: Asked) -> Page:
     values = {
         "title": "Timeline",
         "q": timeline.search.text,
+        "hints": HINTS,
         "span": asked.query.get("span", ""),
         "by": timeline.by,
         "spans": choices("span", [*SPANS], span),
@@ -103,25 +108,18 @@ def timeline_page(asked: Asked) -> Page:
         "zone": zone_label(timeline.now),
     }
     refresh = max(_LEAST_REFRESH, SPANS[span] // _REFRESHES)
-    return Page(
-        "timeline",
-        values,
-        lambda: document(timeline, asked.redaction.text),
-        refresh=refresh,
-    )
+    shown = asked.redaction.text
+    return Page("timeline", values, lambda: document(timeline, shown), refresh=refresh)
 
 
 def _about(timeline: Timeline) -> str:
     """What the page shows, in a sentence."""
     counts = timeline.counts
-    parts = [
-        f"{timeline.schedules:,} schedules and tasks" if timeline.schedules != 1 else "1 schedule"
-    ]
+    parts = [counted(timeline.schedules, "schedule")]
     parts += [f"{counts[kind]:,} {kind}" for kind in ("running", "late", "paused") if counts[kind]]
     if counts["failed"]:
-        parts.append(
-            f"{counts['failed']:,} failed since {short_time(timeline.start, timeline.now)}"
-        )
+        since = short_time(timeline.start, timeline.now)
+        parts.append(f"{counts['failed']:,} failed since {since}")
     return ", ".join(parts)
 
 
@@ -150,7 +148,8 @@ class _Axis:
         return f"{self._percent(time):.2f}%"
 
     def _width(self, start: float, end: float) -> str:
-        return f"{self._percent(end) - self._percent(start):.2f}%"
+        # What has no width at all is not drawn, not even its border.
+        return f"{max(_THINNEST, self._percent(end) - self._percent(start)):.2f}%"
 
     def times(self) -> Sequence[tuple[str, str]]:
         """Places and texts of the times on the axis; the text can be empty."""
@@ -213,63 +212,59 @@ class _Axis:
             shown, about = f"{shown} (tasks)", f"{len(lane.rows):,} tasks that run once"
         if lane.status and lane.status != "waiting":
             about = f"{lane.status}; {about}"
+        untold = [mark for mark in lane.marks if not mark.text]
         return Drawn(
             name=shown,
             href=href,
             about=visible(about),
-            shapes=[self._shape(mark, lane, href) for mark in lane.marks],
+            shapes=[*self._shapes(lane, href)],
+            many=self._outline(untold),
+            finished=len(untold),
             coming=self._coming(lane),
-            ghosts=[*self._ghosts(lane)],
+            ghosts=self._ghosts(lane),
         )
 
-    def _shape(self, mark: Mark, lane: Lane, href: str) -> Shape:
-        if mark.time is not None:
-            href = run_link(mark.key, mark.time)
-        elif lane.by == "schedule":
-            href = link("runs", key=lane.name)
-        due = waited = ""
-        if mark.due is not None and self._percent(mark.start) - self._percent(mark.due) >= _SEEN:
-            due, waited = self._place(mark.due), self._width(mark.due, mark.start)
-        at = {"late": mark.start, "skipped": (mark.start + mark.end) / 2}.get(mark.kind, mark.end)
-        return Shape(
-            mark.kind,
-            self._place(mark.start),
-            self._width(mark.start, mark.end),
-            visible(mark.text),
-            href,
-            due,
-            waited,
-            self._place(at) if mark.kind in _ICONS else "",
-        )
+    def _shapes(self, lane: Lane, href: str) -> Iterator[Shape]:
+        for mark in (*lane.pauses, *lane.clock_changes, *lane.marks):
+            if not mark.text:
+                continue
+            text, where = visible(mark.text), href
+            if mark.time is not None:
+                where = run_link(mark.key, mark.time)
+            x, width = self._place(mark.start), self._width(mark.start, mark.end)
+            due = mark.start if mark.due is None else mark.due
+            if self._percent(mark.start) - self._percent(due) >= _SEEN:
+                waited = self._width(due, mark.start)
+                yield Shape("wait", self._place(due), waited, text, where)
+            middle = (mark.start + mark.end) / 2
+            at = {"late": mark.start, "skipped": middle}.get(mark.kind, mark.end)
+            icon = self._place(at) if mark.kind in _ICONS else ""
+            yield Shape(mark.kind, x, width, text, where, icon)
 
-    def _ghosts(self, lane: Lane) -> Iterator[Shape]:
-        for pause in lane.pauses:
-            yield self._still(pause)
-        pauses = [(pause.start, pause.end) for pause in lane.pauses]
-        now = int(self._timeline.now)
+    def _ghosts(self, lane: Lane) -> Mapping[str, str]:
+        """The outlines of what comes, and of what goes on for as long as it usually takes."""
         runs = any(mark.kind == "running" for mark in lane.marks)
+        found: dict[str, list[Planned]] = {"planned": [], "tick": [], "rest": []}
         for each in lane.planned:
-            # What runs now goes on, for as long as it usually takes.
-            kind = "rest" if runs and each.start <= now else "planned"
-            is_paused = any(start <= each.start < end for start, end in pauses)
-            if not is_paused:
-                x, width = self._place(each.start), self._width(each.start, each.end)
-                yield Shape(kind, x, width)
-        for change in lane.clock_changes:
-            yield self._still(change)
+            if runs and each.start <= self._timeline.now:
+                found["rest"].append(each)
+            else:
+                found["planned"].append(each)
+                found["tick"].append(each._replace(end=each.start))
+        return {kind: self._outline(spans) for kind, spans in found.items() if spans}
 
-    def _still(self, mark: Mark) -> Shape:
-        x, width = self._place(mark.start), self._width(mark.start, mark.end)
-        icon = x if mark.kind == "clock" else ""
-        return Shape(mark.kind, x, width, visible(mark.text), icon=icon)
+    def _outline(self, spans: Iterable[Mark | Planned]) -> str:
+        """The path of many bars, in hundredths of per cent, and 10 high; they are on the axis."""
+        parts, scale = [], 10_000 / self._seconds
+        for each in spans:
+            x, end = round((each.start - self._start) * scale), (each.end - self._start) * scale
+            parts.append(f"M{x} 0V10H{end:.0f}V0z" if end > x + 1 else f"M{x} 0V10")
+        return "".join(parts)
 
     def _coming(self, lane: Lane) -> str:
         """When a schedule runs next, and for how long."""
-        now = self._timeline.now
-        coming = [each for each in lane.planned if each.start > now]
-        if not coming:
+        if not lane.next:
             return ""
-        shown = ", ".join(short_time(int(each.start), now) for each in coming[:_TOLD])
-        more = ", …" if len(coming) > _TOLD else ""
+        shown = ", ".join(short_time(time, self._timeline.now) for time in lane.next)
         usual = "" if lane.usual is None else f"; usually takes {format_took(lane.usual)}"
-        return f"next {shown}{more}{usual}"
+        return f"next {shown}{usual}"

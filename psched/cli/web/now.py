@@ -76,7 +76,9 @@ def now_page(asked: Asked) -> Page:
     alerts: Sequence[Alert] = ()
     parts = list[Part]()
     if not snapshot.away:
-        failing, alerts = _failing(asked, view.now), _alerts(asked)
+        failing = _failing(asked, view.now)
+        with suppress(NotSupportedError, SchemaError):
+            alerts = [*islice(asked.schedules.alerts(), _ALERTS)]
         parts += _parts_of_store(asked, snapshot, view, failing, alerts)
     sections = {section.name: section for section in sections_of(snapshot)}
     if late := sections.get("LATE"):
@@ -206,10 +208,4 @@ def _failing(asked: Asked, now: float) -> Sequence[Run]:
             if (run := last.get(key)) is not None and run.fate in _FAILED
             if key in rows and rows[key].row.status in _MATTERS
         ]
-    return ()
-
-
-def _alerts(asked: Asked) -> Sequence[Alert]:
-    with suppress(NotSupportedError, SchemaError):
-        return [*islice(asked.schedules.alerts(), _ALERTS)]
     return ()

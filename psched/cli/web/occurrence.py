@@ -137,18 +137,21 @@ def _printed(asked: Asked, runs: Iterable[Run], kept: Iterable[Output]) -> Itera
     outputs = {output.record.owner: output for output in kept}
     for run in runs:
         output = outputs.pop(run.record.owner, None) if run.outcome is not None else None
-        if output is None and run.error is None:
-            continue
-        about, shown, error = f"attempt {run.attempt}: {result(run)}", None, run.error or ""
+        error = run.error or ""
         if output is not None:
-            about, shown = about_output(output, run), _without(error, output.text)
-            shown = asked.lines(shown)
-        yield Printed(about, asked.lines(error), shown)
+            shown = _without(error, output.text) if error else output.text
+            yield Printed(about_output(output, run), asked.lines(error), asked.lines(shown))
+        elif error:
+            yield Printed(f"attempt {run.attempt}: {result(run)}", asked.lines(error), None)
     for output in outputs.values():  # the setting history omits their records
         yield Printed(about_output(output, None), "", asked.lines(output.text))
 
 
 def _without(error: str, output: str) -> str:
-    """The output without the traceback that is shown already; a task logs it, too."""
-    found = error.strip()
-    return output.replace(found, _SAME) if found else output
+    """The output without the traceback that is shown already; psched logs it, too, indented."""
+    lines, wanted = output.split("\n"), [line.strip() for line in error.strip().split("\n")]
+    for place, line in enumerate(lines):
+        end = place + len(wanted)
+        if line.strip() == wanted[0] and [each.strip() for each in lines[place:end]] == wanted:
+            return "\n".join([*lines[:place], _SAME, *lines[end:]])
+    return output

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from psched.base.texts import visible
 from psched.cli.history.alerts import sentence
 from psched.cli.output import one_line
-from psched.cli.schedules.listing import SHOWN_STATES, usual_columns
+from psched.cli.schedules.listing import usual_columns
 from psched.cli.schedules.show import (
     Details,
     details_object,
@@ -43,7 +43,7 @@ from psched.cli.web.drawing import timeline_page
 from psched.cli.web.fates import KIND_OF_STATUS, kind_of, told
 from psched.cli.web.now import now_page
 from psched.cli.web.occurrence import occurrence_page
-from psched.cli.web.search import MOST_READ, QUALIFIERS, Found, parse_search
+from psched.cli.web.search import HINTS, MOST_READ, QUALIFIERS, Found, parse_search
 from psched.core.history.records import WHOLE
 from psched.core.history.run import Run
 
@@ -86,7 +86,7 @@ def _schedules(asked: Asked) -> Page:
     values = {
         "title": "Schedules and tasks",
         "q": search.text,
-        "hints": [f"state:{state}" for state in SHOWN_STATES],
+        "hints": HINTS,
         "qualifiers": QUALIFIERS,
         "cut": f"{MOST_READ:,}" if found.is_cut else "",
         "timeline": link("./", q=search.text),
@@ -181,7 +181,7 @@ def _chart(asked: Asked, details: Details) -> Mapping[str, Any] | None:
     top = max(top, details.durations.p95)
     part = 100 / len(runs)
     bars = [
-        _step(asked, run, details.now, f"{place * part:.2f}%", f"{100 * took / top:.1f}%")
+        _step(asked, run, details.now, f"{place * part:.2f}%", f"{max(1.0, 100 * took / top):.1f}%")
         for place, (run, took) in enumerate(reversed(runs))
     ]
     marked = {"p50": details.durations.median, "p95": details.durations.p95}

@@ -13,6 +13,8 @@ from psched.core.selection import is_pattern
 MOST_READ = 20_000  # the most rows that a search reads; it takes less than a second
 QUALIFIERS = ("state", "type", "label")
 
+HINTS = [f"state:{state}" for state in SHOWN_STATES]  # what a browser offers
+
 _WORD = re.compile(rf'(?:({"|".join(QUALIFIERS)}):)?(?:"([^"]*)"|(\S+))')
 
 

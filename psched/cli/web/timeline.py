@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
+from heapq import nsmallest
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -45,18 +46,16 @@ SPANS: Mapping[str, int] = {
 
 USUAL_SPAN = "12h"
 
-GROUPINGS = ("schedule", "label", "type")
-"""What the lanes can be."""
+GROUPINGS = ("schedule", "label", "type")  # what the lanes can be
 
-MOST_LANES = 500
-"""The most lanes; more schedules are grouped."""
+MOST_LANES = 500  # more schedules are grouped
 
 _MOST_RECORDS = 20_000  # the most records that are read, the newest
-_MARKS = 5000  # about the most marks of the past, and the most of what is planned
-_FEWEST_MARKS = 8  # every lane can have so many
+_MOST_TOLD = 3000  # of more records, those that finished have no texts
 _MOST_MARKS = 250  # more marks of one lane could not be told apart
 _MOST_ASKED = 1000  # the most schedules whose earlier runs are searched for their durations
 _MOST_INSTANTS = 30  # occurrences that did not run are shown one by one up to this number
+_NEXT = 4  # the coming times that are named
 _COLUMNS = 60  # the columns of each half of the strip
 _MOST_PRESENT = 10  # more tasks of a lane that run, or are late, are one mark
 _MOST_OF_GROUP = 90  # marks of a group are less close, because they would hide each other
@@ -71,7 +70,8 @@ class Mark(NamedTuple):
     Attributes:
         kind: its kind, see `psched.cli.web.fates.KINDS`.
         end: equals ``start`` if it took no time.
-        text: what a person is told about it, in one line.
+        text: what a person is told about it, in one line; empty for what has merely finished, if
+            the records are many.
         key: the key of its record; empty if it stands for several.
         time: the scheduled time; None if it stands for several, or has none.
         due: since when the run could have started; None if it is not known.
@@ -106,6 +106,7 @@ class Lane:
         rows: the rows of its schedules and tasks.
         marks: what happened, and what goes on.
         planned: what comes, without what ``pauses`` prevent.
+        next: the first times of what comes, also of what is together in ``planned``.
         pauses: from when until when it is paused, which may be later than the axis ends, and why.
         usual: how many seconds its runs usually take; None if it is not known or they differ.
     """
@@ -116,6 +117,7 @@ class Lane:
     runs: list[Run] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
     planned: list[Planned] = field(default_factory=list)
+    next: list[int] = field(default_factory=list)
     pauses: list[Mark] = field(default_factory=list)
     clock_changes: list[Mark] = field(default_factory=list)
     usual: float | None = None
@@ -175,6 +177,7 @@ class _Reading:
         self._start = int(now) - span // 2
         self._end = self._start + span
         self._lanes: dict[tuple[str, str], Lane] = {}
+        self._untold = set[str]()  # the kinds of marks that have no texts
         self._remarks: list[str] = []
         self._problems: list[str] = []
 
@@ -187,12 +190,12 @@ class _Reading:
         runs, slots = self._read_history(rows, by)
         lanes = self._chosen(sort)
         usual = self._usual(rows, runs)
-        most = min(_MOST_MARKS, max(_FEWEST_MARKS, _MARKS // max(1, len(lanes))))
+        if len(runs) > _MOST_TOLD:
+            self._untold.add("finished")
         for lane in lanes:
             self._describe(lane, usual)
-            room = most if lane.by == "schedule" else min(most, _MOST_OF_GROUP)
-            lane.marks = [*self._past(lane, room), *self._present(lane)]
-        busy = [*self._past_busy(runs, rows), *self._plan(rows, usual, by, most)]
+            lane.marks = [*self._past(lane), *self._present(lane)]
+        busy = [*self._past_busy(runs, rows), *self._plan(rows, usual, by)]
         problems = [*dict.fromkeys(self._problems)]
         self._remarks += [f"cannot be planned: {each}" for each in problems[:_PROBLEMS]]
         if more := problems[_PROBLEMS:]:
@@ -334,12 +337,14 @@ class _Reading:
                 f"only the newest {_MOST_RECORDS:,} records were read, back to {since}; zoom in"
             )
 
-    def _past(self, lane: Lane, most: int) -> Iterator[Mark]:
+    def _past(self, lane: Lane) -> Iterator[Mark]:
         """The marks of what is recorded; of too many, neighbours of one kind are one mark."""
         items = [*self._items(lane)]
+        most = _MOST_MARKS if lane.by == "schedule" else _MOST_OF_GROUP
         if len(items) <= most:
             for kind, begin, end, run in items:
-                text = told(run, self._clock, self._asked.redaction)
+                is_told = kind not in self._untold
+                text = told(run, self._clock, self._asked.redaction) if is_told else ""
                 due = run.due if run.outcome is not None else None
                 number = run.count or 1
                 yield Mark(kind, begin, end, text, run.key, run.scheduled_time, due, number)
@@ -429,9 +434,7 @@ class _Reading:
                 took[key] = [each / 1000 for each in durations]
         return {key: median(found) for key, found in took.items() if found}
 
-    def _plan(
-        self, rows: Sequence[Row], usual: Mapping[str, float], by: str, most: int
-    ) -> list[Busy]:
+    def _plan(self, rows: Sequence[Row], usual: Mapping[str, float], by: str) -> list[Busy]:
         """Give the lanes what is planned, and return how busy that makes the workers."""
         start, coming = int(self._now), list[Coming]()
         by_key = {row.key: row for row in rows}
@@ -456,21 +459,23 @@ class _Reading:
                 place = self._place(by, row, row)
                 planned[place].append((group.times, took, group.rest))
         for place, found in planned.items():
-            self._lanes[place].planned = [*self._planned(found, most)]
+            lane, times = self._lanes[place], (time for each in found for time in each[0])
+            lane.next = nsmallest(_NEXT, (time for time in times if time > self._now))
+            lane.planned = [*self._planned(found)]
         return [
             Busy(max(each.start, start), min(each.start + step, self._end), each.slots, True)  # noqa: FBT003
             for each in load.intervals
         ]
 
     def _planned(
-        self, found: Sequence[tuple[Sequence[int], float, float | None]], most: int
+        self, found: Sequence[tuple[Sequence[int], float, float | None]]
     ) -> Iterator[Planned]:
         """What is planned on a lane, in order; of too many runs, how many come in each part."""
-        if sum(len(times) for times, _, _ in found) <= most:
+        if sum(len(times) for times, _, _ in found) <= _MOST_MARKS:
             runs = sorted((time, took) for times, took, _ in found for time in times)
             yield from (Planned(time, min(time + took, self._end)) for time, took in runs)
         else:
-            part = (self._end - self._now) / most
+            part = (self._end - self._now) / _MOST_MARKS
             parts = Counter(int((t - self._now) / part) for times, _, _ in found for t in times)
             for place, number in sorted(parts.items()):
                 start = self._now + place * part
@@ -534,6 +539,7 @@ def _lane_object(lane: Lane, shown: Callable[[str], str]) -> dict[str, Any]:
         "trigger": lane.trigger,
         "usual": lane.usual,
         "marks": [mark._asdict() for mark in lane.marks],
+        "next": lane.next,
         "planned": [each._asdict() for each in lane.planned],
         "pauses": [mark._asdict() for mark in lane.pauses],
         "clock_changes": [mark._asdict() for mark in lane.clock_changes],
