@@ -314,6 +314,7 @@ def late():
             said.append(type(error).__name__)
     owed = server.owes
     kill(server.pid, signal.SIGCONT)
+    server._hold_up = HANG_TIMEOUT
     select.select([server.channel], [], [])
     server.exits()
     return said, owed, server.owes, len(server.late()), len(server.fork(2))
