@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from psched.application.dispatch import Dispatch, Router, instance
 from psched.application.task import Task, assignment
-from psched.base.clock import Clock
+from psched.base.clock import Clock, SystemClock
 from psched.base.errors import InvalidError, LoadError, described
 from psched.client.collection import ScheduleCollection
 from psched.config import Config, from_mapping
@@ -51,6 +51,13 @@ _MOST_IN_A_WAIT = 10_000  # the number of tasks after which a wait for the end o
 _JULIAN_DAY_OF_1970 = 2_440_587.5
 
 
+class _StoreClock(SystemClock):
+    """Tells the time of a test, but pauses, and gives up, in real time: other threads are real."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.wall, self.boottime = clock.wall, clock.boottime
+
+
 class VirtualStore(SqlStore):
     """SQLite whose functions of time read a clock that a test moves.
 
@@ -58,7 +65,8 @@ class VirtualStore(SqlStore):
     """
 
     def __init__(self, settings: Config, clock: Clock, pushed: list[Row]) -> None:
-        super().__init__(settings, clock=clock, rng=random.Random(0))  # noqa: S311  # jitter
+        own, rng = _StoreClock(clock), random.Random(0)  # noqa: S311  # jitter
+        super().__init__(settings, clock=own, rng=rng)
         self._test_clock = clock
         self._pushed = pushed
 

@@ -574,9 +574,8 @@ def many(tasks):
     bench = Bench(HANDLERS, max_tasks_per_child=tasks)
     bench.run("leaves_processes")
     before = len([*Path("/proc/self/fd").iterdir()])
-    for _ in range(100):
-        bench.run("returns")
-    bench.run("leaves_processes")
+    for number in range(100):
+        bench.run("leaves_processes" if number % 5 == 0 else "returns")
     bench.turn(0)
     after = len([*Path("/proc/self/fd").iterdir()])
     children = {*tree.children(os.getpid())}
@@ -588,7 +587,7 @@ def many(tasks):
 @pytest.mark.parametrize("tasks", [1, 1000])
 def test_many_tasks_leave_no_descriptor_and_no_process_with_their_worker(tasks):
     more, nobody_else, own_has_ended = isolated(many, tasks)
-    assert more <= 1  # a runner may be waiting now
+    assert more < 10  # another runner may be waiting now, or one may just have ended
     assert nobody_else
     assert not own_has_ended
 

@@ -1,5 +1,6 @@
 """`psched.testing.Schedules`: a real store, whose time a test moves, and the runs of its tasks."""
 
+import sqlite3
 import threading
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -265,6 +266,19 @@ def test_an_app_pushes_from_other_threads_too_and_to_its_own_store_afterwards(ap
     assert not folder.exists()
     with pytest.raises(psched.StoreUnavailableError):
         app.schedules["any"].exists()
+
+
+def test_a_lock_of_another_thread_is_waited_for_and_the_time_of_the_test_stands_still():
+    with Schedules() as schedules:
+        url = schedules._store._connector.url
+        with closing(sqlite3.connect(url.database, check_same_thread=False)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            # The push cannot succeed before, and does not give up until then.
+            timer = threading.Timer(0.2, other.rollback)
+            timer.start()
+            schedules.push("k", "t")
+            timer.join()
+        assert schedules.now() == NOW.timestamp()
 
 
 def test_wrong_arguments_are_refused():
