@@ -107,7 +107,7 @@ class PlainStore(Store, abc.ABC):
     @override
     def rows(self, selection: Selection = EVERY_ROW) -> Iterator[Row]:
         with self.all() as found:
-            key = _by_key if selection.sorted_by_key else _by_time
+            key = by_key if selection.sorted_by_key else by_time
             return SelectedRows(iter(sorted(found.values(), key=key)), selection, self.now())
 
     @override
@@ -168,7 +168,7 @@ class PlainStore(Store, abc.ABC):
         with self.all() as found:
             now = self.now()
             ours = self._claimable(found, now)
-            near = sorted((row for row in ours if _time(row) <= now + horizon), key=_by_time)
+            near = sorted((row for row in ours if _time(row) <= now + horizon), key=by_time)
             late = [row for row in near if _time(row) <= floor(now)]
             due = [row for row in late if not row.is_held(now)]
             for row in due[:limit]:
@@ -337,9 +337,11 @@ def _until(row: Row) -> float:
     return inf if row.retain_until is None else row.retain_until
 
 
-def _by_time(row: Row) -> tuple[float, str]:
+def by_time(row: Row) -> tuple[float, str]:
+    """The order of rows by time; those without a next run are last."""
     return _time(row), row.key
 
 
-def _by_key(row: Row) -> str:
+def by_key(row: Row) -> str:
+    """The order of rows by key."""
     return row.key

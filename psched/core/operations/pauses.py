@@ -9,6 +9,7 @@ A rule holds from its second ``since`` until before its second ``until``. An occ
 pause if it fell due in these seconds, that is after ``delay`` and jitter.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from math import inf
@@ -128,6 +129,17 @@ class PausesTypes(Protocol):
             drop: the ids of the rules to delete; those that do not exist are ignored.
             store: the rules to store; one with the same id is replaced.
         """
+
+
+def rules_of(stored: str | bytes | None) -> Sequence[PauseRule]:
+    """The rules in a JSON list of them, which stores without a table for rules keep."""
+    try:
+        found = json.loads(stored) if stored else []
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(found, list):
+        return []
+    return [rule for each in found if (rule := PauseRule.from_json(each)) is not None]
 
 
 class PastPause(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
-from psched.core.operations.pauses import PauseRule, PausesTypes
+from psched.core.operations.pauses import PauseRule, PausesTypes, rules_of
 from psched.stores.redis.connector import Connector
 
 
@@ -17,7 +17,7 @@ class RedisPauses(PausesTypes):
 
     @override
     def pause_rules(self) -> Sequence[PauseRule]:
-        return _rules(self._read_pauses())
+        return rules_of(self._read_pauses())
 
     @override
     def change_pause_rules(self, *, drop: Sequence[str], store: Sequence[PauseRule]) -> None:
@@ -25,7 +25,7 @@ class RedisPauses(PausesTypes):
         is_done = False
         while not is_done:  # the loop is repeated only if somebody else has changed the rules
             seen = self._read_pauses()
-            kept = [rule for rule in _rules(seen) if rule.id not in replaced]
+            kept = [rule for rule in rules_of(seen) if rule.id not in replaced]
             rules = [rule.to_json() for rule in (*kept, *store)]
             new = json.dumps(rules, ensure_ascii=False).encode(errors="replace") if rules else b""
             is_done = bool(self._connector.run("set_pauses", seen, new))
@@ -33,13 +33,3 @@ class RedisPauses(PausesTypes):
     def _read_pauses(self) -> bytes:
         found = self._connector.run("pauses")
         return b"" if found is None else bytes(found)
-
-
-def _rules(stored: bytes) -> Sequence[PauseRule]:
-    try:
-        found = json.loads(stored) if stored else []
-    except (ValueError, RecursionError):
-        return []
-    if not isinstance(found, list):
-        return []
-    return [rule for each in found if (rule := PauseRule.from_json(each)) is not None]
