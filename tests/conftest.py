@@ -14,6 +14,7 @@ from support.clients import client_of
 from support.servers import (
     Certificates,
     Database,
+    Dynalite,
     Galera,
     MariaDB,
     MissingServerError,
@@ -21,6 +22,7 @@ from support.servers import (
     Redis,
     Watched,
 )
+from support.servers.dynalite import credentials
 from support.servers.redis import NEVER
 from support.session_folders import session_folder, storage
 from support.stores import KINDS
@@ -147,6 +149,13 @@ def postgresql_server(servers):
 def redis_server(servers):
     """One Redis for all tests of this process."""
     with _or_skip(), Redis(servers) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def dynalite(servers):
+    """One server with DynamoDB's protocol for all tests of this process, and keys of AWS for it."""
+    with credentials(), _or_skip(), Dynalite(servers) as server:
         yield server
 
 

@@ -36,7 +36,8 @@ def is_unverified(settings: Config) -> bool:
     place, _, options = rest.rpartition("@")[2].partition("?")
     folder = re.search(r"(?:^|&)host=([^&]*)", options)
     hosts = (folder[1] if folder else place.partition("/")[0]).split(",")
-    if not place or scheme in ("unix", "rediss", "rediss+sentinel") or scheme.startswith("sqlite"):
+    safe = "unix", "rediss", "rediss+sentinel", "dynamodb"
+    if not place or scheme in safe or scheme.startswith("sqlite"):
         return False
     if settings.tls is not None or all(map(_HERE.fullmatch, hosts)):
         return settings.tls is not None and settings.tls.verify == "none"

@@ -12,7 +12,14 @@ from psched.config.kinds import read_password
 from psched.config.monitoring import NO_EXPECTATIONS, ON_SETTINGS, undefined_hooks, undefined_pings
 from psched.config.problems import InvalidValueError, safe_name
 from psched.config.references import Context
-from psched.config.urls import REDIS_FORMS, REDIS_PORT, RedisAddress, is_redis
+from psched.config.urls import (
+    REDIS_FORMS,
+    REDIS_PORT,
+    DynamoDBAddress,
+    RedisAddress,
+    is_dynamodb,
+    is_redis,
+)
 
 _URL_PARTS = ("host", "port", "db", "path", "password")
 """Settings that together replace the url of a Redis server. They have the same names as in the
@@ -20,6 +27,9 @@ library Allora."""
 
 _MOST_AUTOMATIC_PROCESSORS = 4
 """The largest number of workers that ``processors: auto`` can mean."""
+
+USUAL_CLOCK_OFFSET = 5.0
+"""The default of ``max_clock_offset``, in seconds."""
 
 _MOST_METRICS_KEYS = 100
 """The most keys in ``metrics_keys``: each costs a request to the store."""
@@ -154,8 +164,12 @@ def _derive_url_and_type(
     if "url" in given and "type" not in given:
         if is_redis(values["url"]):
             values["type"] = "redis"
-        elif values["type"] == "redis":
+        elif is_dynamodb(values["url"]):
+            values["type"] = "dynamodb"
+        elif values["type"] in {"redis", "dynamodb"}:
             values["type"] = "rdb"
+    if values["type"] == "dynamodb" and "url" not in given and not is_dynamodb(values["url"]):
+        values["url"] = DynamoDBAddress().url
     if "url" in given or (before is not None and _was_given_as_url(before)):
         for name in _URL_PARTS:
             if name in given and values[name] is not None:
@@ -225,6 +239,10 @@ def _check_type(values: Mapping[str, Any]) -> None:
         raise InvalidValueError(
             f"redis needs a url of the form {REDIS_FORMS}, or host, port, db, path"
         )
+    if (values["type"] == "dynamodb") != is_dynamodb(values["url"]):
+        if is_dynamodb(values["url"]):
+            raise InvalidValueError("must be dynamodb with such a url; you can leave it out")
+        raise InvalidValueError("dynamodb needs a url of the form dynamodb://REGION, or none")
 
 
 def _check_url_part(name: str, values: Mapping[str, Any]) -> None:
@@ -367,7 +385,7 @@ def _check_strategy(values: Mapping[str, Any]) -> None:
     strategy = values["claim_strategy"]
     if strategy == "auto":
         return
-    if values["type"] in ("rdb_compat", "redis"):
+    if values["type"] in ("rdb_compat", "redis", "dynamodb"):
         raise InvalidValueError(
             f"is of no use with type: {values['type']}, which takes rows in one way only; remove it"
         )
@@ -389,6 +407,11 @@ def _check_store(values: Mapping[str, Any]) -> None:
 def _check_wait_replicas(values: Mapping[str, Any]) -> None:
     if values["wait_replicas"] and values["type"] != "redis":
         raise InvalidValueError("is for type: redis; remove it")
+
+
+def _check_clock_offset(values: Mapping[str, Any]) -> None:
+    if values["max_clock_offset"] != USUAL_CLOCK_OFFSET and values["type"] != "dynamodb":
+        raise InvalidValueError("is for type: dynamodb; remove it")
 
 
 def _check_memory(values: Mapping[str, Any]) -> None:
@@ -430,6 +453,7 @@ _RULES: Sequence[tuple[str, Callable[[Mapping[str, Any]], None]]] = (
     ("url", _check_memory),
     ("store", _check_store),
     ("wait_replicas", _check_wait_replicas),
+    ("max_clock_offset", _check_clock_offset),
     ("database_timeout", _check_margin),
     ("child_heartbeat_limit", _check_heartbeat),
     ("types", _check_types),

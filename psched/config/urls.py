@@ -112,6 +112,8 @@ class Url(Kind):
             return MEMORY
         if is_redis(url):
             return redis_address(url).url
+        if is_dynamodb(url):
+            return dynamodb_address(url).url
         scheme, divider, rest = url.partition("://")
         parts = _SCHEME.fullmatch(scheme.lower())
         if not divider or not parts:
@@ -119,7 +121,8 @@ class Url(Kind):
         database = _ALIASES.get(parts["database"], parts["database"])
         if database not in _DATABASES:
             raise InvalidValueError(
-                f"names an unknown kind of database; known are {', '.join(_DATABASES)}, redis"
+                f"names an unknown kind of database; known are {', '.join(_DATABASES)}, redis,"
+                " dynamodb"
             )
         dialect = f"{database}+{parts['driver']}" if parts["driver"] else _DATABASES[database]
         place = rest if database == "sqlite" else _server(rest)
@@ -494,6 +497,53 @@ def _redis_db(number: str) -> int:
     if not re.fullmatch(r"\d{0,6}", number):
         raise InvalidValueError("must end in the number of a database, as in redis://HOST:PORT/0")
     return int(number or 0)
+
+
+# --- DynamoDB -------------------------------------------------------------------------------
+
+
+_DYNAMODB = re.compile(
+    r"""
+    dynamodb:
+    (?:
+        // (?P<region>[a-z0-9-]*)
+        (?: \?endpoint= (?P<endpoint>https?://[\w.-]+(?::\d{1,5})?) /? )?
+    )?
+    """,
+    re.VERBOSE,
+)
+
+
+class DynamoDBAddress(NamedTuple):
+    """A region of AWS; None means the one that AWS' variables or files name.
+
+    The endpoint is the address of another server with the same protocol, such as a test's.
+    """
+
+    region: str | None = None
+    endpoint: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The url in its normal form."""
+        endpoint = "" if self.endpoint is None else f"?endpoint={self.endpoint}"
+        return f"dynamodb://{self.region or ''}{endpoint}"
+
+
+def is_dynamodb(url: str | None) -> bool:
+    """Whether a url is that of DynamoDB; False for None."""
+    return url is not None and url.partition(":")[0].lower() == "dynamodb"
+
+
+def dynamodb_address(url: str) -> DynamoDBAddress:
+    """Parse a url of DynamoDB."""
+    found = _DYNAMODB.fullmatch(url)
+    if found is None:
+        raise InvalidValueError(
+            "must be dynamodb://REGION, or dynamodb:// for the region that AWS' variables or files"
+            " name; AWS' keys are no part of it, but are in these variables and files, or a role's"
+        )
+    return DynamoDBAddress(found["region"] or None, found["endpoint"])
 
 
 # --- TLS ------------------------------------------------------------------------------------

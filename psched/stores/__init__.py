@@ -25,6 +25,8 @@ def create(settings: Config, *, clock: Clock, rng: random.Random) -> Store:
         return _by_path(path, settings, clock, rng)
     if settings.type == "redis":
         return _redis(settings, clock, rng)
+    if settings.type == "dynamodb":
+        return _dynamodb(settings, clock, rng)
     # SQLAlchemy takes long to import, so only the stores on relational databases import it.
     from psched.stores.sql.store import SqlStore  # noqa: PLC0415
 
@@ -39,6 +41,16 @@ def _redis(settings: Config, clock: Clock, rng: random.Random) -> Store:
             raise
         raise ConfigError("url: needs the driver redis: pip install 'psched[redis]'") from None
     return RedisStore(settings, clock=clock, rng=rng)
+
+
+def _dynamodb(settings: Config, clock: Clock, rng: random.Random) -> Store:
+    try:
+        from psched.stores.dynamodb.store import DynamoDBStore  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "botocore":
+            raise
+        raise ConfigError("type: dynamodb needs boto3: pip install 'psched[aws]'") from None
+    return DynamoDBStore(settings, clock=clock, rng=rng)
 
 
 def _by_path(path: str, settings: Config, clock: Clock, rng: random.Random) -> Store:

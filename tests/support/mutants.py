@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIST = ROOT / "tests/mutants/mutants.txt"
 SURVIVORS = ROOT / "tests/mutants/survivors.txt"
 
-_LOCAL = "not mariadb and not postgresql and not redis"
+_LOCAL = "not mariadb and not postgresql and not redis and not dynamodb"
 """The marks of tests that start no server."""
 
 DRAWN = {

@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-SERVERS = "mariadb", "postgresql", "redis", "galera"
+SERVERS = "mariadb", "postgresql", "redis", "galera", "dynamodb"
 
 # The stores repeat names from the first five, such as those of statuses, in statements and scripts.
 OF_STORES = (

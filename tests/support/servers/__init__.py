@@ -13,6 +13,7 @@ from support.servers.base import (
     find_binary,
 )
 from support.servers.certificates import Certificates
+from support.servers.dynalite import Dynalite
 from support.servers.galera import Galera
 from support.servers.mariadb import MariaDB
 from support.servers.postgresql import PostgreSQL
@@ -22,6 +23,7 @@ __all__ = [
     "LOOPBACK",
     "Certificates",
     "Database",
+    "Dynalite",
     "Galera",
     "MariaDB",
     "MissingServerError",

@@ -1,0 +1,1 @@
+"""The store on Amazon DynamoDB: one table with one index."""
