@@ -20,6 +20,7 @@ from support.servers import (
     MissingServerError,
     PostgreSQL,
     Redis,
+    SimpleDB,
     Watched,
 )
 from support.servers.dynalite import credentials
@@ -156,6 +157,13 @@ def redis_server(servers):
 def dynalite(servers):
     """One server with DynamoDB's protocol for all tests of this process, and keys of AWS for it."""
     with credentials(), _or_skip(), Dynalite(servers) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def simpledb(servers):
+    """One fake of SimpleDB for all tests of this process, and keys of AWS for it."""
+    with credentials(), SimpleDB(servers) as server:
         yield server
 
 

@@ -113,7 +113,8 @@ _FORMER = {
     "--modify-sched": _CHANGE,
     "--modify-delay": _CHANGE,
     "--modify-data": _CHANGE,
-    "--simpledb": "psched has no store for SimpleDB; name a database with --url",
+    "--simpledb": "--url simpledb://REGION --table DOMAIN; AWS' keys are in AWS_ACCESS_KEY_ID and"
+    " AWS_SECRET_ACCESS_KEY",
     **dict.fromkeys(("--database", "--table"), _AFTER),
     **dict.fromkeys(("-f", "--file", "--daemon", "--log"), _CONFIG),
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from psched.base.file_rights import writable_by_group
 from psched.config.settings import Config
+from psched.config.urls import AWS_KINDS
 
 _HERE = re.compile(r"(localhost|127\.[0-9.]+|\[::1\]|/.*|%2F.*)?(:[0-9]*)?", re.IGNORECASE)
 """A host that is this one, or the folder of its sockets."""
@@ -36,7 +37,7 @@ def is_unverified(settings: Config) -> bool:
     place, _, options = rest.rpartition("@")[2].partition("?")
     folder = re.search(r"(?:^|&)host=([^&]*)", options)
     hosts = (folder[1] if folder else place.partition("/")[0]).split(",")
-    safe = "unix", "rediss", "rediss+sentinel", "dynamodb"
+    safe = "unix", "rediss", "rediss+sentinel", *AWS_KINDS
     if not place or scheme in safe or scheme.startswith("sqlite"):
         return False
     if settings.tls is not None or all(map(_HERE.fullmatch, hosts)):

@@ -13,11 +13,12 @@ from psched.config.monitoring import NO_EXPECTATIONS, ON_SETTINGS, undefined_hoo
 from psched.config.problems import InvalidValueError, safe_name
 from psched.config.references import Context
 from psched.config.urls import (
+    AWS_KINDS,
     REDIS_FORMS,
     REDIS_PORT,
-    DynamoDBAddress,
+    AwsAddress,
     RedisAddress,
-    is_dynamodb,
+    aws_kind,
     is_redis,
 )
 
@@ -164,12 +165,13 @@ def _derive_url_and_type(
     if "url" in given and "type" not in given:
         if is_redis(values["url"]):
             values["type"] = "redis"
-        elif is_dynamodb(values["url"]):
-            values["type"] = "dynamodb"
-        elif values["type"] in {"redis", "dynamodb"}:
+        elif kind := aws_kind(values["url"]):
+            values["type"] = kind
+        elif values["type"] in {"redis", *AWS_KINDS}:
             values["type"] = "rdb"
-    if values["type"] == "dynamodb" and "url" not in given and not is_dynamodb(values["url"]):
-        values["url"] = DynamoDBAddress().url
+    kind = values["type"]
+    if kind in AWS_KINDS and "url" not in given and aws_kind(values["url"]) != kind:
+        values["url"] = AwsAddress(kind).url
     if "url" in given or (before is not None and _was_given_as_url(before)):
         for name in _URL_PARTS:
             if name in given and values[name] is not None:
@@ -239,10 +241,11 @@ def _check_type(values: Mapping[str, Any]) -> None:
         raise InvalidValueError(
             f"redis needs a url of the form {REDIS_FORMS}, or host, port, db, path"
         )
-    if (values["type"] == "dynamodb") != is_dynamodb(values["url"]):
-        if is_dynamodb(values["url"]):
-            raise InvalidValueError("must be dynamodb with such a url; you can leave it out")
-        raise InvalidValueError("dynamodb needs a url of the form dynamodb://REGION, or none")
+    kind, wanted = values["type"], aws_kind(values["url"])
+    if wanted is not None and kind != wanted:
+        raise InvalidValueError(f"must be {wanted} with such a url; you can leave it out")
+    if kind in AWS_KINDS and wanted is None:
+        raise InvalidValueError(f"{kind} needs a url of the form {kind}://REGION, or none")
 
 
 def _check_url_part(name: str, values: Mapping[str, Any]) -> None:
@@ -385,7 +388,7 @@ def _check_strategy(values: Mapping[str, Any]) -> None:
     strategy = values["claim_strategy"]
     if strategy == "auto":
         return
-    if values["type"] in ("rdb_compat", "redis", "dynamodb"):
+    if values["type"] in ("rdb_compat", "redis", *AWS_KINDS):
         raise InvalidValueError(
             f"is of no use with type: {values['type']}, which takes rows in one way only; remove it"
         )
@@ -410,8 +413,8 @@ def _check_wait_replicas(values: Mapping[str, Any]) -> None:
 
 
 def _check_clock_offset(values: Mapping[str, Any]) -> None:
-    if values["max_clock_offset"] != USUAL_CLOCK_OFFSET and values["type"] != "dynamodb":
-        raise InvalidValueError("is for type: dynamodb; remove it")
+    if values["max_clock_offset"] != USUAL_CLOCK_OFFSET and values["type"] not in AWS_KINDS:
+        raise InvalidValueError(f"is for type: {' or '.join(AWS_KINDS)}; remove it")
 
 
 def _check_memory(values: Mapping[str, Any]) -> None:

@@ -99,6 +99,7 @@ STORE_KINDS: Mapping[str, StoreKind] = MappingProxyType(
         ),
         "redis": StoreKind(),
         "dynamodb": StoreKind(),
+        "simpledb": StoreKind(),
     }
 )
 """The kinds of store by their names. Each name is a value of the setting ``type``.
@@ -195,13 +196,14 @@ class Config:
     url_is_default: bool = field(default=False, compare=False)
 
     type: Annotated[str, _STORE_TYPE] = "rdb"
-    """Kind of store; with a url of Redis or DynamoDB you can leave it out.
+    """Kind of store; with a url of Redis or AWS you can leave it out.
     - `rdb`: a relational database, with a table of psched's own: SQLite, PostgreSQL, MySQL, MariaDB
     - `rdb_compat`: PerfectSched's table, shared with PerfectSched's workers: see [another
       scheduler](migration.md#on-perfectscheds-table); set `url` and `table`, too
     - `redis`: a Redis server, which may lose its last writes: see [Redis](redis.md); needs
       psched[redis]
     - `dynamodb`: a table of Amazon DynamoDB: see [DynamoDB](dynamodb.md); needs psched[aws]
+    - `simpledb`: a domain of Amazon SimpleDB: see [SimpleDB](dynamodb.md#simpledb); the same
     - `module:Class`: a store of your own, by its import path: see [backends](backends.md)
     """
 
@@ -224,6 +226,7 @@ class Config:
                                                         NAME; rediss+sentinel:// encrypted
         dynamodb://REGION                               Amazon DynamoDB; without a region that of
                                                         AWS_REGION, or of AWS' files
+        simpledb://REGION                               Amazon SimpleDB; the same
         memory:                                         a database in memory (write it in quotes),
                                                         which all workers of one master share, and
                                                         which is lost when the master exits
@@ -266,8 +269,8 @@ class Config:
     the last writes: see [Redis](redis.md)."""
 
     max_clock_offset: Annotated[float, Number(least=2, most=3600)] = USUAL_CLOCK_OFFSET
-    """DynamoDB: how far a host's clock may be off. A worker whose host is further off claims
-    nothing, and says so in its log: see [DynamoDB](dynamodb.md#clocks)."""
+    """DynamoDB and SimpleDB: how far a host's clock may be off. A worker whose host is further off
+    claims nothing, and says so in its log: see [DynamoDB](dynamodb.md#clocks)."""
 
     password_file: Annotated[Path | None, InputFile(private=True)] = None
     """File that contains the password for the url, and nothing else. The url then names only the

@@ -112,8 +112,8 @@ class Url(Kind):
             return MEMORY
         if is_redis(url):
             return redis_address(url).url
-        if is_dynamodb(url):
-            return dynamodb_address(url).url
+        if aws_kind(url):
+            return aws_address(url).url
         scheme, divider, rest = url.partition("://")
         parts = _SCHEME.fullmatch(scheme.lower())
         if not divider or not parts:
@@ -122,7 +122,7 @@ class Url(Kind):
         if database not in _DATABASES:
             raise InvalidValueError(
                 f"names an unknown kind of database; known are {', '.join(_DATABASES)}, redis,"
-                " dynamodb"
+                f" {', '.join(AWS_KINDS)}"
             )
         dialect = f"{database}+{parts['driver']}" if parts["driver"] else _DATABASES[database]
         place = rest if database == "sqlite" else _server(rest)
@@ -499,12 +499,14 @@ def _redis_db(number: str) -> int:
     return int(number or 0)
 
 
-# --- DynamoDB -------------------------------------------------------------------------------
+# --- DynamoDB and SimpleDB ------------------------------------------------------------------
 
+AWS_KINDS = ("dynamodb", "simpledb")
+"""The services of AWS; each is a scheme of urls, and a value of the setting ``type``."""
 
-_DYNAMODB = re.compile(
+_AWS = re.compile(
     r"""
-    dynamodb:
+    (?P<kind>dynamodb|simpledb):
     (?:
         // (?P<region>[a-z0-9-]*)
         (?: \?endpoint= (?P<endpoint>https?://[\w.-]+(?::\d{1,5})?) /? )?
@@ -514,12 +516,13 @@ _DYNAMODB = re.compile(
 )
 
 
-class DynamoDBAddress(NamedTuple):
-    """A region of AWS; None means the one that AWS' variables or files name.
+class AwsAddress(NamedTuple):
+    """A service in a region of AWS; None means the region that AWS' variables or files name.
 
     The endpoint is the address of another server with the same protocol, such as a test's.
     """
 
+    kind: str
     region: str | None = None
     endpoint: str | None = None
 
@@ -527,23 +530,25 @@ class DynamoDBAddress(NamedTuple):
     def url(self) -> str:
         """The url in its normal form."""
         endpoint = "" if self.endpoint is None else f"?endpoint={self.endpoint}"
-        return f"dynamodb://{self.region or ''}{endpoint}"
+        return f"{self.kind}://{self.region or ''}{endpoint}"
 
 
-def is_dynamodb(url: str | None) -> bool:
-    """Whether a url is that of DynamoDB; False for None."""
-    return url is not None and url.partition(":")[0].lower() == "dynamodb"
+def aws_kind(url: str | None) -> str | None:
+    """Which of `AWS_KINDS` a url is of; None for any other."""
+    kind = (url or "").partition(":")[0].lower()
+    return kind if kind in AWS_KINDS else None
 
 
-def dynamodb_address(url: str) -> DynamoDBAddress:
-    """Parse a url of DynamoDB."""
-    found = _DYNAMODB.fullmatch(url)
+def aws_address(url: str) -> AwsAddress:
+    """Parse a url of one of `AWS_KINDS`."""
+    found = _AWS.fullmatch(url)
     if found is None:
+        kind = aws_kind(url)
         raise InvalidValueError(
-            "must be dynamodb://REGION, or dynamodb:// for the region that AWS' variables or files"
+            f"must be {kind}://REGION, or {kind}:// for the region that AWS' variables or files"
             " name; AWS' keys are no part of it, but are in these variables and files, or a role's"
         )
-    return DynamoDBAddress(found["region"] or None, found["endpoint"])
+    return AwsAddress(found["kind"], found["region"] or None, found["endpoint"])
 
 
 # --- TLS ------------------------------------------------------------------------------------

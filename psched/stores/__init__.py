@@ -7,6 +7,7 @@ from psched.base import loader
 from psched.base.clock import Clock
 from psched.base.errors import ConfigError, LoadError, described
 from psched.config import Config
+from psched.config.urls import AWS_KINDS
 from psched.core.store_protocol import Store
 
 CAN_LACK = (
@@ -25,8 +26,8 @@ def create(settings: Config, *, clock: Clock, rng: random.Random) -> Store:
         return _by_path(path, settings, clock, rng)
     if settings.type == "redis":
         return _redis(settings, clock, rng)
-    if settings.type == "dynamodb":
-        return _dynamodb(settings, clock, rng)
+    if settings.type in AWS_KINDS:
+        return _aws(settings, clock, rng)
     # SQLAlchemy takes long to import, so only the stores on relational databases import it.
     from psched.stores.sql.store import SqlStore  # noqa: PLC0415
 
@@ -43,13 +44,17 @@ def _redis(settings: Config, clock: Clock, rng: random.Random) -> Store:
     return RedisStore(settings, clock=clock, rng=rng)
 
 
-def _dynamodb(settings: Config, clock: Clock, rng: random.Random) -> Store:
+def _aws(settings: Config, clock: Clock, rng: random.Random) -> Store:
     try:
+        if settings.type == "simpledb":
+            from psched.stores.simpledb.store import SimpleDBStore  # noqa: PLC0415
+
+            return SimpleDBStore(settings, clock=clock, rng=rng)
         from psched.stores.dynamodb.store import DynamoDBStore  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "botocore":
             raise
-        raise ConfigError("type: dynamodb needs boto3: pip install 'psched[aws]'") from None
+        raise ConfigError(f"type: {settings.type} needs boto3: pip install 'psched[aws]'") from None
     return DynamoDBStore(settings, clock=clock, rng=rng)
 
 

@@ -95,6 +95,18 @@ def test_another_host_takes_over_what_a_dead_host_held(make_host):
     assert other.stop() == 0
 
 
+def test_a_service_runs_on_simpledb(make_service, simpledb):
+    service = make_service(simpledb.url(), table=simpledb.new_domain())
+    service.env |= CREDENTIALS
+    assert service.psched("init").stdout.startswith("created psched_")
+    assert service.psched("check").returncode == 0
+    master = service.start()
+    assert service.psched("push", "t", "recorder", '{"k": "\u00e9"}').returncode == 0
+    waited = service.psched("push", "t", "{}", "--wait")
+    assert (waited.returncode, waited.stdout) == (0, "t: finished\n")
+    assert master.stop() == 0
+
+
 def test_without_the_driver_the_fix_is_named(service):
     code = (
         "import sys; sys.modules['botocore'] = None; sys.argv[0] = 'psched'\n"

@@ -720,7 +720,7 @@ def test_configure_keeps_a_password_to_its_owner_and_replaces_nothing_unasked(qu
         (["list", "-f", "x.yml"], "-f: psched run has it; other commands read -c"),
         (["list", "--daemon", "x"], "--daemon: psched run has it"),
         (["submit", "k", "t", "{}"], "psched push KEY TYPE DATA"),
-        (["run", "--simpledb", "domain"], "psched has no store for SimpleDB"),
+        (["run", "--simpledb", "domain"], "--url simpledb://REGION --table DOMAIN"),
         (["run", "-e", "400"], "PerfectQueue's -e is --expire 400"),
         (["-e", "400", "list"], "PerfectQueue's -e is --expire 400"),
         (["run", "-r", "60"], "PerfectQueue's -r is --retry-wait 60"),

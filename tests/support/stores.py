@@ -11,9 +11,10 @@ from sqlalchemy import text
 from psched.base.clock import SystemClock
 from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.config.urls import Tls, is_dynamodb, is_redis
+from psched.config.urls import Tls, aws_kind, is_redis
 from psched.core.columns import parse_payload
 from psched.core.model import Decision, Finish, Quarantine, Row
+from psched.stores import create
 from psched.stores.sql.store import SqlStore
 from support.clients import engine_of
 
@@ -48,10 +49,9 @@ def make_store(url, *, clock=None, table="psched", timeout=None, **more):
         from psched.stores.redis.store import RedisStore  # noqa: PLC0415  # it need not be there
 
         store, more["type"] = RedisStore, "redis"
-    if is_dynamodb(url):
-        from psched.stores.dynamodb.store import DynamoDBStore  # noqa: PLC0415
-
-        store, more["type"] = DynamoDBStore, "dynamodb"
+    if kind := aws_kind(url):
+        given = Given(url=url, table=table, driver_timeout=timeout or LONG, type=kind, **more)
+        return create(given, clock=clock or SystemClock(), rng=random.Random())  # noqa: S311
     given = Given(url=url, table=table, driver_timeout=timeout or LONG, **more)
     return store(given, clock=clock or SystemClock(), rng=random.Random())  # noqa: S311  # jitter
 

@@ -265,7 +265,7 @@ def test_a_refused_number_is_told_its_bounds():
 
 
 def test_a_refused_word_is_told_the_words_there_are():
-    known = "rdb, rdb_compat, redis, dynamodb"
+    known = "rdb, rdb_compat, redis, dynamodb, simpledb"
     known += ", or module:Class, the import path of a store of your own"
     assert problem({"type": "rdbms"}) == f"type: must be {known}"
     assert problem({"catchup": "some"}) == "catchup: must be all, latest or skip"
@@ -1183,7 +1183,7 @@ def test_a_database_in_memory_is_refused_with_the_mend(url):
 def test_an_unknown_scheme_is_refused_with_the_known_ones(url):
     assert problem({"url": url}) == (
         "url: names an unknown kind of database; "
-        "known are sqlite, mysql, mariadb, postgresql, redis, dynamodb"
+        "known are sqlite, mysql, mariadb, postgresql, redis, dynamodb, simpledb"
     )
 
 
@@ -1802,7 +1802,10 @@ def test_the_password_of_redis_is_shown_to_nobody(tmp_path):
         ({"type": "redis", "password": 5}, "password: must be a text, not a number"),
         ({"url": "mysql://db/x", "wait_replicas": 1}, "wait_replicas: is for type: redis; remove"),
         ({"type": "redis", "claim_strategy": "cas"}, "claim_strategy: is of no use with type: re"),
-        ({"type": "rdbx"}, "type: must be rdb, rdb_compat, redis, dynamodb, or module:Class, the "),
+        (
+            {"type": "rdbx"},
+            "type: must be rdb, rdb_compat, redis, dynamodb, simpledb, or module:Cl",
+        ),
         ({"store": {"path": "x"}}, "store: is for a store of your own, type: module:Class"),
         ({"url": "unix:///x", "ssl_verify": "none"}, "url: is a socket of this host"),
     ],
@@ -2046,6 +2049,8 @@ def test_the_schema_refuses_what_psched_refuses(refusal, wrong):
         ({"url": "dynamodb://eu-west-1"}, "dynamodb://eu-west-1"),
         ({"url": "dynamodb:"}, "dynamodb://"),
         ({"type": "dynamodb"}, "dynamodb://"),
+        ({"type": "simpledb"}, "simpledb://"),
+        ({"url": "simpledb://us-east-1"}, "simpledb://us-east-1"),
         (
             {"url": "dynamodb://r-1?endpoint=http://127.0.0.1:8000/"},
             "dynamodb://r-1?endpoint=http://127.0.0.1:8000",
@@ -2054,10 +2059,11 @@ def test_the_schema_refuses_what_psched_refuses(refusal, wrong):
 )
 def test_a_url_of_dynamodb_chooses_the_type_and_the_type_the_url(given, url):
     config = take(given)
-    assert (config.type, config.url) == ("dynamodb", url)
+    kind = url.partition(":")[0]
+    assert (config.type, config.url) == (kind, url)
     assert config.with_settings(url=url) == config
     assert config.with_settings(url="redis://h").type == "redis"
-    assert take({"url": "redis://h"}).with_settings(url=url).type == "dynamodb"
+    assert take({"url": "redis://h"}).with_settings(url=url).type == kind
     assert config.with_settings(url="mysql://d/x").type == "rdb"
     assert config.with_settings(max_clock_offset="10s").max_clock_offset == 10
 
@@ -2067,11 +2073,15 @@ def test_a_url_of_dynamodb_chooses_the_type_and_the_type_the_url(given, url):
     [
         ({"url": "dynamodb://AKIA:key@eu-west-1"}, "url: must be dynamodb://REGION, or"),
         ({"url": "dynamodb://r?endpoint=x"}, "url: must be dynamodb://REGION, or"),
+        ({"type": "simpledb", "url": "dynamodb://r"}, "type: must be dynamodb with such a url"),
         ({"type": "rdb", "url": "dynamodb://r"}, "type: must be dynamodb with such a url"),
         ({"type": "dynamodb", "url": "mysql://d/x"}, "type: dynamodb needs a url of the form"),
         ({"url": "dynamodb://r", "claim_strategy": "cas"}, "claim_strategy: is of no use with"),
         ({"url": "dynamodb://r", "ssl_verify": "none"}, "url: names a driver without settings"),
-        ({"url": "redis://h", "max_clock_offset": "6s"}, "max_clock_offset: is for type: dynamodb"),
+        (
+            {"url": "redis://h", "max_clock_offset": "6s"},
+            "max_clock_offset: is for type: dynamodb or",
+        ),
         ({"url": "dynamodb://r", "password_file": "/x"}, "password_file: "),
     ],
 )

@@ -78,7 +78,10 @@ def test_a_kind_of_backend_and_its_url_belong_together():
             {"backend": OwnStore()},
             "backend: must be memory, redis, a url, or a store class of your own",
         ),
-        ({"backend": "file"}, "type: must be rdb, rdb_compat, redis, dynamodb, or module:Class"),
+        (
+            {"backend": "file"},
+            "type: must be rdb, rdb_compat, redis, dynamodb, simpledb, or module:Class",
+        ),
         (
             {"backend": "memory", "url": "redis://db"},
             "backend: and url both say where the jobs are stored",

@@ -95,6 +95,21 @@ class ConditionalStore(PlainStore, PausesTypes):
     def all(self) -> Iterator[Rows]:
         yield self._found
 
+    @property
+    def facts(self) -> Sequence[tuple[str, str]]:
+        """Facts for `examine` that are the same on each such service, after its first answer."""
+        offset = self._table.offset or 0.0
+        clock = f"{offset:+.1f} s from this host's"
+        if abs(offset) > self._most_offset:
+            clock += (
+                f", MORE than max_clock_offset ({self._most_offset:g} s): workers claim nothing"
+            )
+        return [
+            ("claims by", "conditional writes"),
+            ("leases are taken over", "when they were seen unchanged for their whole length"),
+            ("clock", clock),
+        ]
+
     # --- reading ---------------------------------------------------------------------------
 
     @override

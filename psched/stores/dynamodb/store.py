@@ -16,7 +16,7 @@ from psched.base.errors import (
     TransientStoreError,
 )
 from psched.config import Config
-from psched.config.urls import dynamodb_address
+from psched.config.urls import aws_address
 from psched.stores.conditional.store import ConditionalStore
 from psched.stores.dynamodb.connector import Connector
 from psched.stores.dynamodb.encoding import KEY, PARTIAL
@@ -35,7 +35,7 @@ class DynamoDBStore(ConditionalStore):
     def __init__(self, settings: Config, *, clock: Clock, rng: random.Random) -> None:
         self._name = settings.table
         self._connector = Connector(
-            dynamodb_address(settings.url),
+            aws_address(settings.url),
             table=settings.table,
             timeout=settings.driver_timeout,
             clock=clock,
@@ -91,33 +91,22 @@ class DynamoDBStore(ConditionalStore):
     def examine(self) -> Sequence[tuple[str, str]]:
         before = self._clock.monotonic()
         if (found := self._described()) is None:
-            raise MissingTableError(
-                f"there is no table {self._name!r} in {self._connector.shown}; run `psched init`"
-            )
+            raise self._connector.missing_table()
         took = self._clock.monotonic() - before
         self._check(found)
-        offset = self._connector.offset
         size = found.get("TableSizeBytes", 0) / 2**20
         return [
             ("server", self._connector.shown),
-            ("claims by", "conditional writes"),
-            ("leases are taken over", "when they were seen unchanged for their whole length"),
+            *self.facts,
             ("billing", _billing(found)),
             ("size", f"{found.get('ItemCount', 0)} items, {size:.1f} MB (of some hours ago)"),
             ("encrypted", self._connector.encryption or "no"),
-            ("clock", "unknown" if offset is None else self._clock_text(offset)),
             ("round trip", f"{took * 1000:.3f} ms"),
         ]
 
     @override
     def disconnect(self) -> None:
         self._connector.disconnect()
-
-    def _clock_text(self, offset: float) -> str:
-        text = f"{offset:+.1f} s from this host's"
-        if abs(offset) > self._most_offset:
-            text += f", MORE than max_clock_offset ({self._most_offset:g} s): workers claim nothing"
-        return text
 
     def _described(self) -> Mapping[str, Any] | None:
         self._connector.begin()

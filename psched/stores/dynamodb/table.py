@@ -11,8 +11,9 @@ from typing import Any
 
 from typing_extensions import override
 
+from psched.stores.conditional.aws import ConditionFailedError
 from psched.stores.conditional.items import SHARDS, WATCHED, Item, Table, part_of, place_of
-from psched.stores.dynamodb.connector import ConditionFailedError, Connector
+from psched.stores.dynamodb.connector import Connector
 from psched.stores.dynamodb.encoding import KEY, Attributes, check_size, decode, encode, value_of
 from psched.stores.pages import Page, batched
 

@@ -18,6 +18,7 @@ from support.servers.galera import Galera
 from support.servers.mariadb import MariaDB
 from support.servers.postgresql import PostgreSQL
 from support.servers.redis import Redis, Watched
+from support.servers.simpledb import SimpleDB
 
 __all__ = [
     "LOOPBACK",
@@ -29,6 +30,7 @@ __all__ = [
     "MissingServerError",
     "PostgreSQL",
     "Redis",
+    "SimpleDB",
     "SqlServer",
     "Watched",
     "find_binary",

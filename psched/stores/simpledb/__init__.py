@@ -1,0 +1,1 @@
+"""The store on Amazon SimpleDB, on which PerfectQueue ran: one domain."""
