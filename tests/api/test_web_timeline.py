@@ -146,6 +146,20 @@ def test_each_occurrence_of_a_span_is_a_mark_if_the_trigger_has_so_many(schedule
     assert "3 of them" in mark["text"]
 
 
+def test_spans_stay_whole_if_their_occurrences_are_many(schedules, site, write, monkeypatch):
+    # Each occurrence is a question to a trigger, and 20,000 records can have 600,000 of them.
+    monkeypatch.setattr(timeline, "_MOST_ONE_BY_ONE", 5)
+    schedules.add("k", "t", cron="0 1-11 * * *")
+    for first in -8 * HOUR, -4 * HOUR:
+        write(skipped(first, fate="skipped_paused", count=3, until=NOW + first + 2 * HOUR))
+    assert sorted(mark["number"] for mark in lane(read(site, span="2d"), "k")["marks"]) == [
+        1,
+        1,
+        1,
+        3,
+    ]
+
+
 def test_a_late_start_is_a_line_from_the_time_when_it_was_due(schedules, site, write):
     schedules.add("k", "t", cron="0 1-11 * * *")
     write(ran(-3 * HOUR, due=1000 * (NOW - 4 * HOUR)), ran(-2 * HOUR))

@@ -55,6 +55,7 @@ _MOST_TOLD = 3000  # of more records, those that finished have no texts
 _MOST_MARKS = 250  # more marks of one lane could not be told apart
 _MOST_ASKED = 1000  # the most schedules whose earlier runs are searched for their durations
 _MOST_INSTANTS = 30  # occurrences that did not run are shown one by one up to this number
+_MOST_ONE_BY_ONE = 3000  # and on the page up to this one: each is a question to a trigger
 _NEXT = 4  # the coming times that are named
 _COLUMNS = 60  # the columns of each half of the strip
 _MOST_PRESENT = 10  # more tasks of a lane that run, or are late, are one mark
@@ -176,6 +177,8 @@ class _Reading:
         self._now = now
         self._start = int(now) - span // 2
         self._end = self._start + span
+        self._rows: Mapping[str, Row] = {}  # by their keys
+        self._one_by_one = 0  # how many occurrences that did not run have been searched
         self._lanes: dict[tuple[str, str], Lane] = {}
         self._untold = set[str]()  # the kinds of marks that have no texts
         self._remarks: list[str] = []
@@ -183,6 +186,7 @@ class _Reading:
 
     def read(self, by: str, sort: str) -> Timeline:
         rows = self._read_rows()
+        self._rows = {row.key: row for row in rows}
         if not by:
             by = self._grouping(rows)
         for row in rows:
@@ -307,9 +311,8 @@ class _Reading:
         except (NotSupportedError, SchemaError) as error:
             self._remarks.append(f"no run history: {error}")
             return [], None
-        by_key = {row.key: row for row in rows}
         for run in runs:
-            row = by_key.get(run.key) or by_key.get(schedule_key(run.key))
+            row = self._rows.get(run.key) or self._rows.get(schedule_key(run.key))
             self._lane(self._place(by, run, row)).runs.append(run)
         return runs, slots
 
@@ -364,7 +367,7 @@ class _Reading:
         """Kind, begin and end of each run, and of each occurrence that did not run."""
         for recorded in lane.runs:
             kind = kind_of(recorded)
-            for run in self._occurrences(lane, recorded):
+            for run in self._occurrences(recorded):
                 record = run.record
                 begin, end = float(record.scheduled_time), float(record.last)
                 if run.outcome is not None:
@@ -372,11 +375,14 @@ class _Reading:
                 if begin <= self._end and end >= self._start:
                     yield kind, max(begin, self._start), min(end, self._end), run
 
-    def _occurrences(self, lane: Lane, run: Run) -> Iterable[Run]:
+    def _occurrences(self, run: Run) -> Iterable[Run]:
         """The occurrences of a span one by one, if the trigger still has so many of them."""
         if run.count is None or not 1 < run.count <= _MOST_INSTANTS or run.until is None:
             return (run,)
-        row = next((row for row in lane.rows if row.key == run.key), None)
+        if self._one_by_one + run.count > _MOST_ONE_BY_ONE:
+            return (run,)
+        self._one_by_one += run.count
+        row = self._rows.get(run.key)
         definition = None if row is None else self._definition(row)
         if definition is None or definition.trigger is None:
             return (run,)
@@ -437,7 +443,6 @@ class _Reading:
     def _plan(self, rows: Sequence[Row], usual: Mapping[str, float], by: str) -> list[Busy]:
         """Give the lanes what is planned, and return how busy that makes the workers."""
         start, coming = int(self._now), list[Coming]()
-        by_key = {row.key: row for row in rows}
         for row in rows:
             # So far in the future, or at rest, or paused until somebody resumes it.
             if row.next_run_time is None or row.next_run_time >= self._end:
@@ -455,7 +460,7 @@ class _Reading:
         )
         for group in runs.groups:
             for key, took in group.members:
-                row = by_key[key]
+                row = self._rows[key]
                 place = self._place(by, row, row)
                 planned[place].append((group.times, took, group.rest))
         for place, found in planned.items():
