@@ -240,6 +240,23 @@ def test_the_axis_has_the_times_of_the_reader_also_at_a_clock_change(monkeypatch
     ]
 
 
+@pytest.mark.parametrize(
+    ("minute", "shown"),
+    [
+        (60, ["02:30", "02:40", "02:50", "02:10", "02:20", "02:30"]),
+        (90, ["02:00", "02:10", "02:20", "02:40", "02:50", "03:00"]),
+    ],
+)
+def test_the_axis_has_each_time_once_where_a_clock_change_repeats_it(monkeypatch, minute, shown):
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    now = int(datetime(2030, 10, 27, tzinfo=UTC).timestamp()) + 60 * minute
+    with testing.Schedules(now=now) as schedules:
+        page = get(site_on(schedules), span="1h")
+    places = re.findall(r'<text x="([0-9.]+)%" y="14">(.+?)</text>', page.body)
+    assert [text for _, text in places] == shown
+    assert len({place for place, _ in places}) == len(shown)
+
+
 # --- the strip ---------------------------------------------------------------------------------
 
 

@@ -40,6 +40,7 @@ _DENSE = 60  # more lanes are less high
 _NOW = 50.0  # where now is, in per cent
 _NOW_ROOM = 6.5  # so near to it, its word leaves no room for a time on a telephone
 _DAY = 86_400
+_GOES_BACK = 10_800  # the most seconds by which a clock change is expected to go back
 _REFRESHES = 720  # the page is read again when the axis has moved by so small a part
 _LEAST_REFRESH = 10
 _ICONS = frozenset(KINDS) - {"finished", "running", "planned", "paused"}
@@ -154,16 +155,18 @@ class _Axis:
     def times(self) -> Sequence[tuple[str, str]]:
         """Places and texts of the times on the axis; the text can be empty."""
         step = next((s for s in _STEPS if self._seconds / s <= _MOST_TIMES), _STEPS[-1])
-        zone, found = reader_zone(), list[tuple[str, str]]()
-        wall = ceil(zone.wall(self._start) / step) * step
-        while wall <= zone.wall(self._timeline.end):
+        zone, found = reader_zone(), dict[int, str]()
+        # Wall-clock time can go back within the axis, so its first one need not be the least.
+        wall = ceil((zone.wall(self._start) - _GOES_BACK) / step) * step
+        while wall <= zone.wall(self._timeline.end) + _GOES_BACK:
             # None if a clock change skips it, two if it repeats it.
             for instant in zone.instants(wall):
-                shown = zone.at(instant).strftime("%a %d" if wall % _DAY == 0 else "%H:%M")
-                is_free = abs(self._percent(instant) - _NOW) > _NOW_ROOM
-                found.append((self._place(instant), shown if is_free else ""))
+                if self._start <= instant <= self._timeline.end:
+                    shown = zone.at(instant).strftime("%a %d" if wall % _DAY == 0 else "%H:%M")
+                    is_free = abs(self._percent(instant) - _NOW) > _NOW_ROOM
+                    found[instant] = shown if is_free else ""
             wall += step
-        return found
+        return [(self._place(instant), shown) for instant, shown in sorted(found.items())]
 
     def strip(self) -> Mapping[str, Any]:
         """The bars of how many runs go on at the same time, and the line of the slots."""
