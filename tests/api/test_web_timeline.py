@@ -444,7 +444,13 @@ def test_now_tells_in_a_sentence_what_goes_on_and_lists_what_fails(schedules, si
 
 def test_now_says_when_nothing_needs_a_person(schedules, site):
     schedules.add("k", "t", cron="5 12 * * *", timezone="UTC")
+    without_worker = get(site, "now").text
+    assert "no worker is known to be alive" in without_worker
+    assert "Nothing needs a person." not in without_worker
+    schedules._store.history.beat(worker_record())
     assert "Nothing needs a person." in get(site, "now").text
+    schedules.pause_type("other", until="+1h")
+    assert "Nothing needs a person." not in get(site, "now").text
 
 
 def test_schedules_have_a_strip_of_their_last_runs_the_newest_last(schedules, site, write):
