@@ -274,3 +274,15 @@ def test_a_page_is_kept_by_nobody_and_runs_no_script(site):
         assert page.headers["X-Content-Type-Options"] == "nosniff"
         assert page.headers["Content-Security-Policy"].startswith("default-src 'none'; ")
         assert "style=" not in page.body
+
+
+def test_why_there_is_no_output_hides_what_is_hidden(schedules, settings, write):
+    schedules.add("k", "t", cron="0 3 * * *", next_time=1_900_000_000)
+    record = run_record(outcome="lost", fate=None, reason="its worker died: password=secret1")
+    write(record)
+    site = site_of(schedules, settings.with_settings(redact=["password"]))
+    page = get(site, "occurrence", key="k", time=record.scheduled_time)
+    assert (
+        "No output: its output is lost, because its worker died: password=[redacted]" in page.text
+    )
+    assert "secret1" not in page.body

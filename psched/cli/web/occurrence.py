@@ -67,7 +67,8 @@ def occurrence_page(asked: Asked) -> Page:
     if attempt and live is None and all(each.output is None for each in printed):
         is_soon = view.now - attempt.ended <= SOON
         why = why_not_kept(row, attempt, asked.settings, view.now)
-        no_output = _NOT_YET if is_soon and why == PRINTED_NOTHING else f"No output: {why}."
+        not_kept = asked.sentence(f"No output: {why}.")
+        no_output = _NOT_YET if is_soon and why == PRINTED_NOTHING else not_kept
     values = {
         "title": visible(key),
         "key": key,
