@@ -286,3 +286,11 @@ def test_why_there_is_no_output_hides_what_is_hidden(schedules, settings, write)
         "No output: its output is lost, because its worker died: password=[redacted]" in page.text
     )
     assert "secret1" not in page.body
+
+
+def test_a_query_can_have_any_names(schedules, site):
+    for key in "a", "b":
+        schedules.add(key, "t", next_time=4_000_000_000)
+    page = get(site, "schedules", page="2", limit=1)
+    assert page.status == 200
+    assert page.links("schedules") == [{"page": "2", "limit": "10"}]

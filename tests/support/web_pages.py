@@ -61,7 +61,7 @@ def site_of(schedules, settings, hosts=("localhost",)):
     return Site(schedules, settings, reader, hosts=hosts)
 
 
-def get(site, page="", method="GET", host="localhost:8080", is_gone=bool, **query):
+def get(site, page="", /, method="GET", host="localhost:8080", is_gone=bool, **query):
     """Ask for a page."""
     begun = []
     environ = {

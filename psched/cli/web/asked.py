@@ -145,7 +145,7 @@ def table_of(
     return Table(headings_of(columns, view.now), rows)
 
 
-def link(page: str, **query: str) -> str:
+def link(page: str, /, **query: str) -> str:
     """The address of a page, relative to the others, so that they can be below any path."""
     given = {name: value for name, value in query.items() if value}
     return f"{page}?{urlencode(given, errors='replace')}" if given else page
