@@ -296,6 +296,19 @@ def test_tasks_that_run_once_share_a_lane_and_extra_runs_are_on_that_of_their_sc
     assert [mark["kind"] for mark in lane(document, "mail")["marks"]] == ["finished", *["late"] * 3]
 
 
+@pytest.mark.parametrize(
+    ("query", "number"),
+    [
+        *(("mail-", 2), ("*-1", 1), ("type:mail", 2), ("label:x", 1)),
+        *(("type:t mail-", 0), ("state:finished", 0), ("nothing", 0)),
+    ],
+)
+def test_a_search_finds_the_past_of_tasks_that_are_gone(schedules, site, write, query, number):
+    schedules.add("k", "t", cron="0 0 1 1 *")
+    write(ran(-HOUR, key="mail-1", type="mail", label="x"), ran(-HOUR, key="mail-2", type="mail"))
+    assert read(site, q=query)["counts"].get("finished", 0) == number
+
+
 def test_the_lanes_can_be_searched_grouped_and_ordered(schedules, site, write):
     for key, label in ("a", "x"), ("b", "y z"), ("c", "y z"):
         schedules.add(key, "t", cron="0 0 1 1 *", label=label)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from psched.base.errors import InvalidError
 from psched.cli.schedules.listing import SHOWN_STATES, find_rows, last_runs_of
 from psched.cli.web.asked import Asked
+from psched.core.history.run import Run
 from psched.core.model import Row
-from psched.core.selection import is_pattern
+from psched.core.operations.extra_runs import schedule_key
+from psched.core.selection import is_pattern, matches
 
 MOST_READ = 20_000  # the most rows that a search reads; it takes less than a second
 QUALIFIERS = ("state", "type", "label")
@@ -33,6 +35,16 @@ class Search:
 
     def __bool__(self) -> bool:
         return bool(self.keys or self.states or self.types or self.labels)
+
+    def finds_record(self, run: Run) -> bool:
+        """Whether it finds a record whose row is gone, such as a task's; only rows have a state."""
+        key = schedule_key(run.key)
+        return (
+            not self.states
+            and (not self.keys or any(matches(key, each) for each in self.keys))
+            and (not self.types or run.type in self.types)
+            and (not self.labels or run.label in self.labels)
+        )
 
 
 def parse_search(text: str) -> Search:

@@ -326,7 +326,7 @@ class _Reading:
         number, ended = 0, self._now
         for run in found:
             number, ended = number + 1, run.ended
-            if known is None or schedule_key(run.key) in known:
+            if known is None or schedule_key(run.key) in known or search.finds_record(run):
                 record = run.record
                 # Errors and results can be large.
                 yield (
