@@ -46,6 +46,12 @@ class _Helper:
         self._ask(call, None)
         return partial(self._ask, call)
 
+    def start(self) -> tuple[int, Link]:
+        """Start the child, unless it lives; return its pid and the link to it."""
+        if self._child is None:
+            self._child = spawn(partial(_run_child, self._owner))
+        return self._child
+
     def _ask(self, call: Call, instant: int | None) -> int | None:
         """Let the child compute a trigger's first time after an instant, and return the time.
 
@@ -53,9 +59,11 @@ class _Helper:
         """
         if call in self._failures:
             raise InvalidError("cron", self._failures[call])
-        if self._child is None:
-            self._child = spawn(partial(_run_child, self._owner))
-        _, link = self._child
+        try:
+            _, link = self.start()
+        except RuntimeError:  # this process has threads, and must not fork
+            self._failures[call] = f"the process that could ask {call.name} has ended; start again"
+            raise InvalidError("cron", self._failures[call]) from None
         link.send({"call": call._asdict(), "instant": instant})
         match _receive(link):
             case {"time": int(time)} if type(time) is int:
@@ -82,6 +90,11 @@ class _Helper:
         tree.kill_all_below(pid)
         tree.send(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+def start() -> None:
+    """Start the child now, for a command that will have threads: it must not fork then."""
+    _helper().start()
 
 
 def find(call: Call) -> NextAfter:

@@ -204,3 +204,20 @@ def test_without_a_package_it_says_what_to_install(service, package):
     )
     assert refused.returncode == 1
     assert refused.stderr == f"Error: web: needs the package {package}: pip install psched[web]\n"
+
+
+def test_the_triggers_of_users_are_asked_by_a_process_that_has_started_before_the_threads(
+    service, start_web
+):
+    service.write(
+        "tides.py",
+        "class Tides:\n    def next_at(self, after):\n        return after // 600 * 600 + 600\n",
+    )
+    service.configure(load_path=[str(service.folder)])
+    service.add("tide", "t", cron="@call tides:Tides")
+    web = start_web(service)
+    for page, query in ("", {}), ("schedule", {"key": "tide"}), ("occurrence", {"key": "tide"}):
+        status, text = web.get(page, **query)
+        assert status == 200
+        assert "cannot be planned" not in text
+    assert web.get("api/v1/timeline.json")[1].count('"planned": []') == 0

@@ -92,11 +92,13 @@ def web(location: options.ConfigLocation, *, place: Place, hosts: Collection[str
 def _serve(place: Place, settings: Config, hosts: Collection[str] | None) -> None:
     """Serve the pages until a signal ends this process."""
     # Few commands need these packages.
+    from psched.cli import trigger_helper  # noqa: PLC0415
     from psched.cli.top.snapshot import Reader  # noqa: PLC0415
     from psched.cli.web.asked import PATIENCE  # noqa: PLC0415
     from psched.cli.web.site import Site  # noqa: PLC0415
     from psched.monitor.server import HttpServer  # noqa: PLC0415
 
+    trigger_helper.start()  # the server has threads
     schedules = open_schedules(settings)
     ask = partial(ask_all, socket_folders(os.environ), PATIENCE)
     reader = Reader(schedules, settings, ask_masters=ask, clock=CLOCK)
