@@ -480,6 +480,14 @@ def test_schedules_have_a_strip_of_their_last_runs_the_newest_last(schedules, si
     assert document["schedules"][0]["last"]["fate"] == "gave_up"
 
 
+def test_a_key_that_no_schedule_can_have_prevents_no_page(schedules, site):
+    schedules.add("k", "t", cron="0 0 1 1 *")
+    rename = "UPDATE psched SET id = 'odd' || char(0)"
+    schedules._store._connector.run(lambda connection: connection.exec_driver_sql(rename))
+    for page in "", "now", "schedules", "runs", "api/v1/schedules.json":
+        assert get(site, page).status == 200
+
+
 def test_of_many_schedules_only_the_first_have_a_strip(schedules, site, write, monkeypatch):
     monkeypatch.setattr(pages, "_STRIPS", 1)
     for key in "a", "b":

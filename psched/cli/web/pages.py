@@ -1,9 +1,11 @@
 """The pages of the command web: reads what each shows, and turns it into texts and links."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
+from psched.base.errors import NotFoundError
 from psched.base.texts import visible
 from psched.cli.history.alerts import sentence
 from psched.cli.output import one_line
@@ -107,7 +109,9 @@ def _schedules(asked: Asked) -> Page:
 
 def _strip(asked: Asked, key: str, now: float) -> Sequence[Step]:
     """The last runs of a schedule, the newest last."""
-    runs = [*asked.schedules.runs(key, limit=_STRIP, extra_runs=False)]
+    runs = list[Run]()
+    with suppress(NotFoundError):  # plain SQL can insert a key that no schedule can have
+        runs = [*asked.schedules.runs(key, limit=_STRIP, extra_runs=False)]
     shift = _STRIP - len(runs)
     return [
         _step(asked, run, now, f"{100 * (shift + place) / _STRIP:.1f}%")
