@@ -329,6 +329,16 @@ def test_the_lanes_can_be_searched_grouped_and_ordered(schedules, site, write):
     assert found["counts"] == {"finished": 1}
 
 
+def test_a_search_keeps_the_other_choices(site):
+    page = get(site, by="label", sort="trouble", span="1h")
+    hidden = {
+        given["name"]: given["value"]
+        for tag, given in page.tags
+        if tag == "input" and given.get("type") == "hidden"
+    }
+    assert hidden == {"by": "label", "sort": "trouble", "span": "1h"}
+
+
 def test_too_many_schedules_are_grouped_and_the_page_says_so(schedules, site, write, monkeypatch):
     monkeypatch.setattr(timeline, "MOST_LANES", 2)
     for number in range(4):
