@@ -431,6 +431,9 @@ def test_without_a_history_the_timeline_shows_the_future():
         document = read(site)
         assert any(each.startswith("no run history: ") for each in document["remarks"])
         assert lane(document, "k")["planned"]
+        # How many fail is not known.
+        assert "0 running, 1 late" in (shown := get(site, "now").text)
+        assert "failing" not in shown
 
 
 @pytest.mark.parametrize("span", timeline.SPANS)

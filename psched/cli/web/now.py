@@ -72,7 +72,7 @@ def now_page(asked: Asked) -> Page:
     """The page Now."""
     snapshot = asked.reader.read()
     view = View(snapshot.now or 0.0, asked.redaction)
-    failing: Sequence[Run] = ()
+    failing: Sequence[Run] | None = None
     alerts: Sequence[Alert] = ()
     parts = list[Part]()
     if not snapshot.away:
@@ -102,7 +102,7 @@ def now_page(asked: Asked) -> Page:
         "title": "Now",
         "time": "" if snapshot.now is None else format_time(int(snapshot.now)),
         "problems": [visible(each) for each in snapshot.problems],
-        "summary": _sentence(snapshot, len(failing)),
+        "summary": _sentence(snapshot, failing),
         "is_alive": bool(snapshot.masters) or snapshot.now is None,
         "hosts": [visible(about_master(master)) for master in snapshot.masters],
         "pauses": [visible(each) for each in snapshot.pauses],
@@ -113,21 +113,23 @@ def now_page(asked: Asked) -> Page:
     def document() -> Mapping[str, Any]:
         return {
             **snapshot.as_object(),
-            "failing": [run_object(run, asked.redaction, large=False) for run in failing],
+            "failing": [run_object(run, asked.redaction, large=False) for run in failing or ()],
             "alerts": [alert_object(alert, asked.redaction) for alert in alerts],
         }
 
     return Page("now", values, document, refresh=REFRESH)
 
 
-def _sentence(snapshot: Snapshot, failing: int) -> str:
-    """What goes on, in a sentence."""
+def _sentence(snapshot: Snapshot, failing: Sequence[Run] | None) -> str:
+    """What goes on, in a sentence; ``failing`` is None if there is no history that tells."""
     counts = snapshot.counts
     if snapshot.masters:
         parts = [f"{snapshot.slots - snapshot.free} of {snapshot.slots} slots busy"]
     else:
         parts = [f"{_number(counts.get(RUNNING, len(snapshot.running)))} running"]
-    parts += [f"{_number(counts.get(DUE, 0))} late", f"{_number(failing)} failing"]
+    parts.append(f"{_number(counts.get(DUE, 0))} late")
+    if failing is not None:
+        parts.append(f"{_number(len(failing))} failing")
     for status in PAUSED, QUARANTINED:
         if counts.get(status):
             parts.append(f"{_number(counts[status])} {status}")
@@ -160,7 +162,11 @@ def _part(section: Section, kind: str, more: str) -> Part:
 
 
 def _parts_of_store(
-    asked: Asked, snapshot: Snapshot, view: View, failing: Sequence[Run], alerts: Sequence[Alert]
+    asked: Asked,
+    snapshot: Snapshot,
+    view: View,
+    failing: Sequence[Run] | None,
+    alerts: Sequence[Alert],
 ) -> Iterator[Part]:
     """What fails, is quarantined, or has an alert."""
     if failing:
@@ -181,7 +187,8 @@ def _parts_of_store(
             view,
             lambda alert: {"KEY": schedule_link(alert.key)} if alert.key else {},
         )
-        yield Part(_title("Alerts", len(alerts)), "late", table)
+        title = _title("Alerts", len(alerts))
+        yield Part(title if len(alerts) < _ALERTS else f"{title} or more", "late", table)
 
 
 def _title(name: str, number: int) -> str:
@@ -193,8 +200,11 @@ def _links_of_run(run: Run) -> Mapping[str, str]:
     return {"KEY": schedule_link(schedule_key(run.key)), "RESULT": time}
 
 
-def _failing(asked: Asked, now: float) -> Sequence[Run]:
-    """The last runs of schedules that were given up, as far as the newest records tell."""
+def _failing(asked: Asked, now: float) -> Sequence[Run] | None:
+    """The last runs of schedules that were given up, as far as the newest records tell.
+
+    None if there is no history.
+    """
     schedules = asked.schedules
     with suppress(NotSupportedError, SchemaError):
         found = schedules.failures(int(now) - _SINCE, among=_AMONG, limit=MOST_COUNTED)
@@ -208,4 +218,4 @@ def _failing(asked: Asked, now: float) -> Sequence[Run]:
             if (run := last.get(key)) is not None and run.fate in _FAILED
             if key in rows and rows[key].row.status in _MATTERS
         ]
-    return ()
+    return None
