@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import random
+import socket
 from dataclasses import replace as changed
 
 import pytest
@@ -24,6 +25,7 @@ from psched.core.model import DELETING, Row
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.testing.store_contract.bench import add, claim, due, ending, found, leased
 from support.dynamodb_faults import leaving_out, losing_the_answer, refusing, troubled
+from support.servers.base import LOOPBACK
 from support.servers.dynalite import CREDENTIALS
 from support.stores import make_store
 from support.waiting import wait_until
@@ -438,3 +440,36 @@ def test_a_row_written_by_hand_is_read_as_far_as_it_can_be(store, dynalite, tabl
     dynalite.ask("PutItem", TableName=table, Item=item)
     assert found(store, "k") == Row(key="k", data=b"\x00\x01", next_run_time=5)
     assert store.get("x" * 3000) is None
+
+
+# --- credentials that are not right -------------------------------------------------------
+
+
+def test_a_token_with_a_line_break_is_refused_and_not_shown(store, monkeypatch):
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "the session's token\n")
+    with pytest.raises(StoreError, match="contain a line break") as refused:
+        store.get("k")
+    assert refused.value.__cause__ is None
+    assert "session's" not in str(refused.value)
+
+
+def test_the_region_of_aws_variables_is_used(monkeypatch):
+    for name in "AWS_DEFAULT_REGION", "AWS_REGION":  # the second takes precedence
+        monkeypatch.setenv(name, f"eu-{name[4:7].lower()}-1")
+        url = make_store("dynamodb://")._connector._url()
+        assert url == f"https://dynamodb.eu-{name[4:7].lower()}-1.amazonaws.com"
+
+
+def test_a_service_that_never_gives_credentials_does_not_block(dynalite, monkeypatch, tmp_path):
+    with socket.create_server((LOOPBACK, 0)) as hung:
+        (tmp_path / "token").write_text("token")
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+        monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/x")
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://{LOOPBACK}:{hung.getsockname()[1]}")
+        store = make_store(dynalite.url(), timeout=0.5)
+        begun = SystemClock.monotonic()
+        with pytest.raises(StoreUnavailableError, match="cannot get AWS credentials"):
+            store.get("k")
+        assert SystemClock.monotonic() - begun < 5
+        store.disconnect()

@@ -5,6 +5,7 @@ client would repeat a request by itself, and a time limit for a whole request is
 """
 
 import logging
+import os
 import random
 import ssl
 from abc import ABC, abstractmethod
@@ -14,6 +15,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any, ClassVar
 
 from botocore.awsrequest import AWSRequest
+from botocore.config import Config as AwsConfig
 from botocore.exceptions import BotoCoreError
 from botocore.session import Session, get_session
 from typing_extensions import override
@@ -102,6 +104,7 @@ class AwsConnector(ABC):
         self._address = address
         self.table = table
         self._budget = Budget(clock, timeout)
+        self._timeout = timeout
         self._clock = clock
         self._rng = rng
         self._session: Session | None = None
@@ -168,6 +171,12 @@ class AwsConnector(ABC):
             connection.request("POST", "/", sent.body, dict(sent.headers.items()))
             response = connection.getresponse()
             answer = response.read()
+        except ValueError:  # its text would show the header, and so a token
+            self.disconnect()
+            raise StoreError(
+                "the AWS credentials contain a line break, or another character that they cannot"
+                " have; correct AWS_ACCESS_KEY_ID and AWS_SESSION_TOKEN"
+            ) from None
         except (OSError, HTTPException) as error:
             self.disconnect()
             kind = UnknownOutcomeError if writing else StoreUnavailableError
@@ -229,6 +238,10 @@ class AwsConnector(ABC):
     def _opened(self) -> Session:
         if self._session is None:
             self._session = get_session()
+            # Roles and single sign-on need requests of botocore's own.
+            limits = {"connect_timeout": self._timeout, "read_timeout": self._timeout}
+            once = {"total_max_attempts": 1}
+            self._session.set_default_client_config(AwsConfig(**limits, retries=once))
         return self._session
 
     def _connected(self) -> "_Connection":
@@ -262,7 +275,9 @@ class AwsConnector(ABC):
     def _url(self) -> str:
         """The service's address in the region; the region is found if the url names none."""
         address = self._address
-        self.region = address.region or self._opened().get_config_variable("region") or ""
+        # botocore does not read AWS_REGION, which AWS' newer tools and containers set.
+        named = address.region or os.environ.get("AWS_REGION")
+        self.region = named or self._opened().get_config_variable("region") or ""
         if not self.region:
             raise StoreError(
                 f"url: names no region, and AWS_REGION is not set; {address.kind}://REGION"
