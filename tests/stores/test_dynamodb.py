@@ -23,6 +23,7 @@ from psched.base.errors import (
 )
 from psched.core.model import DELETING, Row
 from psched.core.store_protocol import ClaimUnknownError, Settled
+from psched.stores.conditional import observations
 from psched.testing.store_contract.bench import add, claim, due, ending, found, leased
 from support.dynamodb_faults import leaving_out, losing_the_answer, refusing, troubled
 from support.servers.base import LOOPBACK
@@ -473,3 +474,48 @@ def test_a_service_that_never_gives_credentials_does_not_block(dynalite, monkeyp
             store.get("k")
         assert SystemClock.monotonic() - begun < 5
         store.disconnect()
+
+
+# --- what a review has found --------------------------------------------------------------
+
+
+def test_rows_that_were_shown_and_run_are_not_added_again(store, open_store, faulty):
+    rows = [due("a"), due("b"), due("c")]
+    faulty.faults["UpdateItem"] = [
+        lambda request: request.answer(*request.passed_on()),
+        losing_the_answer,
+    ]
+    with pytest.raises(UnknownOutcomeError):
+        store.add(rows, nonce="mine")
+    other = open_store()
+    shown = {row.key: row for row in claim(other, "w.1").rows}
+    assert set(shown) == {"a", "b"}
+    other.settle([ending(shown["a"], remove=True)])
+    store.add(rows, nonce="mine")
+    assert {row.key for row in other.rows()} == {"b", "c"}
+
+
+def test_removed_rows_do_not_displace_a_lease_that_is_observed(open_store, monkeypatch):
+    monkeypatch.setattr(observations, "_MOST", 3)
+    leased(open_store(), "k", "dead.1")
+    clock = OwnClock(86_400)
+    store = open_store(clock=clock, max_clock_offset=1e6)
+    assert not claim(store, "w.1").rows
+    for number in range(5):
+        clock.passed += 11
+        add(store, f"task{number}")
+        (row,) = claim(store, f"w{number}.2").rows
+        store.settle([ending(row, remove=True)])
+    clock.passed += 5
+    assert [row.key for row in claim(store, "w.3").rows] == ["k"]
+
+
+def test_a_clock_that_becomes_wrong_during_a_task_delays_nothing(open_store):
+    clock = OwnClock()
+    store = open_store(clock=clock)
+    row = leased(store, "k")
+    clock.wrong_by = 86_400
+    assert store.extend({"k": row.token}, alive_time=60, shortest=1) == {"k"}
+    assert found(store, "k").next_run_time < OwnClock().wall() + 70
+    store.settle([ending(row)])
+    assert found(store, "k").next_run_time < OwnClock().wall() + 5

@@ -39,3 +39,7 @@ class Observations:
             if len(self._seen) > _MOST:
                 del self._seen[next(iter(self._seen))]
         return max(0.0, item.lease - (now - since))
+
+    def forget(self, key: str) -> None:
+        """Forget a row that was removed, so that it does not displace another."""
+        self._seen.pop(key, None)

@@ -88,7 +88,7 @@ class ConditionalStore(PlainStore, PausesTypes):
 
     @override
     def now(self) -> float:
-        return self._clock.wall() if self._moment is None else self._moment
+        return self._time() if self._moment is None else self._moment
 
     @override
     @contextmanager
@@ -164,7 +164,7 @@ class ConditionalStore(PlainStore, PausesTypes):
         self._apply({}, partial(super().add, rows, nonce=nonce))
         adding = nonce if len(self._found) > 1 else None
         new = [Item(row, adding=adding) for row in self._found.values()]
-        inserted, hidden, taken = list[Item](), list[Item](), list[str]()
+        inserted, hidden, gone, taken = list[Item](), list[Item](), list[Item](), list[str]()
         for item in new:
             self._table.begin()
             if self._table.insert(item):
@@ -173,13 +173,17 @@ class ConditionalStore(PlainStore, PausesTypes):
             there = self._table.read([item.row.key]).get(item.row.key)
             if there is not None and there.adding == nonce:
                 hidden.append(there)  # by an earlier call
+                # It had inserted those before, too: it has shown them, and they were run already.
+                gone += inserted
+                inserted.clear()
             else:
                 taken.append(item.row.key)
         # If an earlier call has written all rows and has shown some, the others are still hidden.
-        if taken and (inserted or not hidden):
-            for item in (*inserted, *hidden):
-                self._table.begin()
-                self._table.remove(item)
+        is_refused = bool(taken) and (bool(inserted) or not hidden)
+        for item in (*gone, *inserted, *hidden) if is_refused else gone:
+            self._table.begin()
+            self._table.remove(item)
+        if is_refused:
             raise AlreadyExistsError(f"the key {taken[0]!r} is taken")
         if adding is not None:
             self._show([*inserted, *hidden])
@@ -390,7 +394,7 @@ class ConditionalStore(PlainStore, PausesTypes):
         process must still observe with a later end. ``leasing`` tells that the rule writes a lease,
         or a hold, in each row that it changes.
         """
-        moment = self._clock.wall()
+        moment = self._time()
         shown = {key: self._judged(i, moment) if judged else i.row for key, i in items.items()}
         self._items, self._found, self._moment = items, dict(shown), moment
         try:
@@ -414,7 +418,10 @@ class ConditionalStore(PlainStore, PausesTypes):
     def _write(self, change: _Change) -> Item | None:
         """Write a change; None if somebody else has changed the row before."""
         if change.new is None:
-            return change.seen if self._table.remove(change.seen) else None
+            if not self._table.remove(change.seen):
+                return None
+            self._observed.forget(change.seen.row.key)
+            return change.seen
         item = self._table.update(change.seen, change.new)
         if item is not None:
             self._observed.left(item)  # from now on
@@ -463,6 +470,15 @@ class ConditionalStore(PlainStore, PausesTypes):
             if claimable > limit or len(found) >= _MOST_READ:
                 break
         return found
+
+    def _time(self) -> float:
+        """This host's time; that of the service's last answer if this host's is too far off.
+
+        A task can end on a host whose clock has become wrong. Else its next run would wait for that
+        clock, and so would the lease of a task whose host then dies.
+        """
+        offset = self._table.offset or 0.0
+        return self._clock.wall() + (offset if abs(offset) > self._most_offset else 0.0)
 
     def _is_clock_off(self) -> bool:
         """Whether this host's clock differs too much from the service's; a change is logged."""
