@@ -519,3 +519,46 @@ def test_a_clock_that_becomes_wrong_during_a_task_delays_nothing(open_store):
     assert found(store, "k").next_run_time < OwnClock().wall() + 70
     store.settle([ending(row)])
     assert found(store, "k").next_run_time < OwnClock().wall() + 5
+
+
+# --- rows that were changed by hand -------------------------------------------------------
+
+
+def test_broken_data_fail_only_their_row(store, dynalite, table):
+    add(store, "k")
+    change = {"UpdateExpression": "SET data_gz = :gz", "Key": {"id": {"S": "k"}}}
+    values = {":gz": {"B": "H4sIAAA="}}
+    dynalite.ask("UpdateItem", TableName=table, ExpressionAttributeValues=values, **change)
+    assert [row.key for row in claim(store, "w.1").rows] == ["k"]
+    assert isinstance(found(store, "k").data, bytes)
+
+
+def _set(dynalite, table, key, time, at):
+    dynalite.ask(
+        "UpdateItem",
+        TableName=table,
+        Key={"id": {"S": key}},
+        UpdateExpression="SET next_run_time = :time, #at = :at",
+        ExpressionAttributeNames={"#at": "at"},
+        ExpressionAttributeValues={":time": {"N": time}, ":at": {"N": at}},
+    )
+
+
+def test_a_later_time_hides_no_other_row(store, dynalite, table):
+    keys = [f"k{number}" for number in range(20)]
+    add(store, *keys)
+    for key in keys[:8]:
+        _set(dynalite, table, key, "9000000000", "1")
+    assert {row.key for row in claim(store, "w.1", limit=20).rows} == {*keys[8:]}
+
+
+def test_a_time_that_is_no_whole_number_is_corrected(store, dynalite, table):
+    add(store, "k", "m")
+    _set(dynalite, table, "k", "5.5", "5")
+    (row,) = claim(store, "w.1", limit=1).rows
+    assert row.key == "k"
+    assert store.settle([ending(row)]) == {"k": Settled.DONE}
+
+
+def test_a_key_that_is_no_text_is_no_row(store):
+    assert store.look(["\udcff", "a\0b"]) == {}

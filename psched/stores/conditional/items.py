@@ -1,7 +1,7 @@
 """What a service with conditional writes keeps of a row, and what it must be able to do."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from psched.base.stable_hash import stable_hash
@@ -32,12 +32,15 @@ class Item:
         lease: the length in seconds for which the lease or the hold was last written.
         adding: the nonce of the `Store.add` that has not yet written all of its rows. Nobody else
             sees the row before.
+        odd: attributes that psched has read as another value, because somebody wrote them by hand.
+            A write is conditional on them, and corrects them.
     """
 
     row: Row
     beat: int = 0
     lease: int = 0
     adding: str | None = None
+    odd: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 WATCHED = ("owner", "fence", "version", "status", "next_run_time", "held_by", "held_until")
@@ -71,6 +74,14 @@ def place_of(item: Item) -> Place | None:
     return Place(part_of(queue, stable_hash(row.key, SHARDS)), at)
 
 
+def can_be_key(key: str, longest: int) -> bool:
+    """Whether the service can have a row with this key, of at most so many bytes."""
+    try:
+        return 0 < len(key.encode()) <= longest
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+
+
 def part_of(queue: str, number: int) -> str:
     """The name of one part of a queue."""
     return f"{queue}.{number}"
@@ -101,8 +112,11 @@ class Table(Protocol):
     def remove(self, seen: Item) -> bool:
         """Delete the item if it is as it was seen."""
 
-    def queue(self, name: str, until: int, size: int) -> Iterator[Item]:
-        """Items of a queue up to a time, in order, without data; ``size``: how many are wanted."""
+    def queue(self, name: str, until: int, size: int) -> Iterator[tuple[int, Item]]:
+        """Items of a queue up to a time, in order of their times in the index, without data.
+
+        ``size`` tells how many are wanted. Who changes an item by hand leaves its old time.
+        """
 
     def scan(self, place: Any, most: int, *, holder: str | None = None) -> Page[Item]:  # noqa: ANN401
         """A page of all items; or of those whose owner, or holder, begins with a text."""

@@ -304,7 +304,7 @@ class ConditionalStore(PlainStore, PausesTypes):
     def purge(self, limit: int) -> int:
         self._table.begin()
         queue = self._table.queue(ENDED, floor(self.now()), limit)
-        found = {item.row.key: item for item in islice(queue, limit)}
+        found = {item.row.key: item for _, item in islice(queue, limit)}
         for item in found.values():
             if item.adding is not None:
                 self._table.remove(item)
@@ -456,15 +456,17 @@ class ConditionalStore(PlainStore, PausesTypes):
     def _candidates(self, limit: int, horizon: float) -> Mapping[str, Item]:
         """Rows that may be due, and the next that will be; if there are that many, one too many."""
         now, found, claimable = self.now(), dict[str, Item](), 0
-        for item in self._table.queue(DUE, ceil(now + horizon), limit + 1):
+        for at, item in self._table.queue(DUE, ceil(now + horizon), limit + 1):
             if not found:
                 self._rules = rules_of(self._table.note(_PAUSES))
             found[item.row.key] = item
             kind, place = item.row.type, place_of(item)
             if (self.only and kind not in self.only) or active_rules(self._rules, kind, now):
                 pass
-            elif place is None or place.at > now:
+            elif at > now:
                 break  # it tells when the next row is due
+            elif place is None or place.at > now:
+                pass  # changed by hand: it must not hide those behind it
             elif self._judged(item, now) is item.row:
                 claimable += 1
             if claimable > limit or len(found) >= _MOST_READ:

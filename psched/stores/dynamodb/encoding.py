@@ -7,7 +7,7 @@ has none. Further attributes: ``queue`` and ``at`` (the place in the index), ``b
 
 import base64
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from math import floor
 from typing import Any
@@ -21,6 +21,9 @@ Attributes = Mapping[str, Mapping[str, Any]]
 """An item in the form of the protocol: for each attribute, its type and value."""
 
 KEY = "id"
+
+COMPARED = (*WATCHED, "beat", "adding")
+"""The attributes on which a write is conditional."""
 
 PARTIAL = (
     *WATCHED,
@@ -87,16 +90,27 @@ def decode(attributes: Attributes) -> Item:
         if value is not None and isinstance(value, int) == (name in _NUMBERS):
             columns[name] = value
     if isinstance(packed := _plain(attributes.get("data_gz")), bytes):
-        data = decompress(packed)
-        columns["data"] = data.decode() if isinstance(data, bytes) else data
+        columns["data"] = _unpacked(packed)
     key, adding = _plain(attributes[KEY]), _plain(attributes.get("adding"))
     beat, lease = _plain(attributes.get("beat")), _plain(attributes.get("lease"))
-    return Item(
+    item = Item(
         Row(key=str(key), **columns),
         beat=beat if isinstance(beat, int) else 0,
         lease=lease if isinstance(lease, int) else 0,
         adding=None if adding is None else str(adding),
     )
+    known = encode(item)
+    odd = {n: attributes[n] for n in COMPARED if attributes.get(n, known.get(n)) != known.get(n)}
+    return replace(item, odd=odd) if odd else item
+
+
+def _unpacked(packed: bytes) -> str | bytes:
+    """The data; as they are stored if they are broken, so that only their own row fails."""
+    try:
+        data = decompress(packed)
+        return data.decode() if isinstance(data, bytes) else data
+    except ValueError:
+        return packed
 
 
 def _plain(value: Mapping[str, Any] | None) -> str | bytes | int | None:

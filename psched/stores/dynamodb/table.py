@@ -6,15 +6,24 @@ All names of attributes are sent as placeholders, because hundreds of words are 
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
+from math import floor
 from operator import itemgetter
 from typing import Any
 
 from typing_extensions import override
 
 from psched.stores.conditional.aws import ConditionFailedError
-from psched.stores.conditional.items import SHARDS, WATCHED, Item, Table, part_of, place_of
+from psched.stores.conditional.items import SHARDS, Item, Table, can_be_key, part_of
 from psched.stores.dynamodb.connector import Connector
-from psched.stores.dynamodb.encoding import KEY, Attributes, check_size, decode, encode, value_of
+from psched.stores.dynamodb.encoding import (
+    COMPARED,
+    KEY,
+    Attributes,
+    check_size,
+    decode,
+    encode,
+    value_of,
+)
 from psched.stores.pages import Page, batched
 
 INDEX = "psched_1"
@@ -25,8 +34,6 @@ _MOST_READ = 100
 
 _LONGEST_KEY = 2048
 """The most bytes of a key. The service refuses a request for a longer one."""
-
-_COMPARED = (*WATCHED, "beat", "adding")
 
 _PAUSE = 0.1
 """Seconds before items that were left out are read again for the first time, at most."""
@@ -53,7 +60,7 @@ class DynamoDBTable(Table):
     @override
     def read(self, keys: Sequence[str]) -> Mapping[str, Item]:
         found = dict[str, Item]()
-        valid = [key for key in dict.fromkeys(keys) if 0 < len(key.encode()) <= _LONGEST_KEY]
+        valid = [key for key in dict.fromkeys(keys) if can_be_key(key, _LONGEST_KEY)]
         for batch in batched(valid, _MOST_READ):
             for attributes in self._read_batch([{KEY: value_of(key)} for key in batch]):
                 item = decode(attributes)
@@ -87,7 +94,7 @@ class DynamoDBTable(Table):
 
     @override
     def update(self, seen: Item, new: Item) -> Item | None:
-        before, after = encode(seen), encode(new)
+        before, after = {**encode(seen), **seen.odd}, encode(new)
         condition, names, values = _unchanged(before)
         changed = {name: value for name, value in after.items() if before.get(name) != value}
         gone = before.keys() - after.keys()
@@ -116,7 +123,7 @@ class DynamoDBTable(Table):
 
     @override
     def remove(self, seen: Item) -> bool:
-        before = encode(seen)
+        before = {**encode(seen), **seen.odd}
         condition, names, values = _unchanged(before)
         return self._write(
             "DeleteItem",
@@ -127,10 +134,9 @@ class DynamoDBTable(Table):
         )
 
     @override
-    def queue(self, name: str, until: int, size: int) -> Iterator[Item]:
+    def queue(self, name: str, until: int, size: int) -> Iterator[tuple[int, Item]]:
         parts = (self._part(part_of(name, number), until, size) for number in range(SHARDS))
-        for _, item in heapq.merge(*parts, key=itemgetter(0)):
-            yield item
+        yield from heapq.merge(*parts, key=itemgetter(0))
 
     def _part(self, part: str, until: int, size: int) -> Iterator[tuple[int, Item]]:
         start: Mapping[str, Any] = {}
@@ -146,9 +152,7 @@ class DynamoDBTable(Table):
             )
             size = min(4 * size, _LARGEST_PAGE)
             for attributes in answer["Items"]:
-                item = decode(attributes)
-                place = place_of(item)
-                yield place.at if place else until, item
+                yield floor(float(attributes["at"]["N"])), decode(attributes)
             if not answer.get("LastEvaluatedKey"):
                 return
             start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
@@ -216,13 +220,13 @@ class DynamoDBTable(Table):
 
 def _unchanged(seen: Attributes) -> tuple[str, dict[str, str], dict[str, Any]]:
     """The condition that an item is as it was seen, and the names and values in it."""
-    there = [name for name in _COMPARED if name in seen]
-    missing = [name for name in _COMPARED if name not in seen]
+    there = [name for name in COMPARED if name in seen]
+    missing = [name for name in COMPARED if name not in seen]
     # An item that somebody else has deleted lacks every attribute.
     parts = [
         "attribute_exists(#id)",
         *(f"#{name} = :was_{name}" for name in there),
         *(f"attribute_not_exists(#{name})" for name in missing),
     ]
-    names = {"#id": KEY} | {f"#{name}": name for name in _COMPARED}
+    names = {"#id": KEY} | {f"#{name}": name for name in COMPARED}
     return " AND ".join(parts), names, {f":was_{name}": seen[name] for name in there}

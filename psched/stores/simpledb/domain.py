@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 from typing_extensions import override
 
 from psched.stores.conditional.aws import ConditionFailedError
-from psched.stores.conditional.items import SHARDS, Item, Table, part_of
+from psched.stores.conditional.items import SHARDS, Item, Table, can_be_key, part_of, place_of
 from psched.stores.pages import Page, batched
 from psched.stores.simpledb.connector import Connector
 from psched.stores.simpledb.encoding import decode, digits, encode, split, token_of
@@ -42,7 +42,7 @@ class SimpleDBDomain(Table):
     @override
     def read(self, keys: Sequence[str]) -> Mapping[str, Item]:
         found = dict[str, Item]()
-        valid = [key for key in dict.fromkeys(keys) if 0 < len(key.encode()) <= _LONGEST_KEY]
+        valid = [key for key in dict.fromkeys(keys) if can_be_key(key, _LONGEST_KEY)]
         for batch in batched(valid, _MOST_READ):
             names = ", ".join(map(_quoted, batch))
             # An answer of more than 1 MB has several pages.
@@ -65,10 +65,12 @@ class SimpleDBDomain(Table):
         return self._write("DeleteAttributes", seen.row.key, {}, token_of(seen))
 
     @override
-    def queue(self, name: str, until: int, size: int) -> Iterator[Item]:
+    def queue(self, name: str, until: int, size: int) -> Iterator[tuple[int, Item]]:
         parts = ", ".join(_quoted(part_of(name, number)) for number in range(SHARDS))
         which = f"queue in ({parts}) and at <= {_quoted(digits(until))} order by at asc"
-        yield from self._select(which, size)
+        for item in self._select(which, size):
+            place = place_of(item)
+            yield until if place is None else place.at, item
 
     @override
     def scan(self, place: Any, most: int, *, holder: str | None = None) -> Page[Item]:
