@@ -352,17 +352,15 @@ def test_a_write_without_an_answer_has_an_unknown_outcome(store, faulty):
     assert store.settle([ending(row)]) == {"k": Settled.DONE}
 
 
-def test_what_was_claimed_before_a_refusal_is_returned(store, faulty):
+@pytest.mark.parametrize("code", ["UnrecognizedClientException", "AccessDeniedException"])
+def test_what_was_claimed_before_a_refusal_is_returned(store, faulty, code):
     add(store, "a", "b", "c")
-    faulty.faults["UpdateItem"] = [lambda request: request.answer(*request.passed_on()), _broken()]
+    first = lambda request: request.answer(*request.passed_on())  # noqa: E731
+    faulty.faults["UpdateItem"] = [first, refusing(code)]
     claimed = claim(store, "w.1")
     assert len(claimed.rows) == 1
     assert claimed.more
     assert len(claim(store, "w.2").rows) == 2
-
-
-def _broken():
-    return refusing("UnrecognizedClientException")
 
 
 def test_connections_are_encrypted_and_the_certificate_is_verified(
@@ -562,3 +560,15 @@ def test_a_time_that_is_no_whole_number_is_corrected(store, dynalite, table):
 
 def test_a_key_that_is_no_text_is_no_row(store):
     assert store.look(["\udcff", "a\0b"]) == {}
+
+
+def test_a_write_with_an_unreadable_answer_has_an_unknown_outcome(store, faulty):
+    def garbled(request):
+        request.passed_on()
+        request.answer(200, b"<html>")
+
+    add(store, "k")
+    faulty.faults["UpdateItem"] = [garbled]
+    with pytest.raises(ClaimUnknownError):
+        claim(store, "w.1")
+    assert [row.key for row in store.held("w.1", ["k"])] == ["k"]

@@ -189,7 +189,10 @@ class AwsConnector(ABC):
             found = self.parse(answer)
         except ValueError:
             found = None
-        if response.status == _OK and found is not None:
+        if response.status == _OK:
+            if found is None:  # a proxy may have answered, after the service or in its place
+                kind = UnknownOutcomeError if writing else StoreUnavailableError
+                raise kind(f"{self.shown} has sent an answer that cannot be read")
             return found
         raise self._failure(response.status, *self.refusal_in(found), writing=writing)
 

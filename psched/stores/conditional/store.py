@@ -246,7 +246,7 @@ class ConditionalStore(PlainStore, PausesTypes):
             except UnknownOutcomeError as error:
                 unsure = [*(each.key for each in leased), row.key]
                 raise ClaimUnknownError(owner, unsure) from error
-            except StoreUnavailableError:
+            except StoreError:
                 if not leased:
                     raise
                 is_whole = False
