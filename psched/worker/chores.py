@@ -66,7 +66,7 @@ def create_missing_table(store: Store, file: Path | None) -> Iterator[None]:
     if its schema is older.
     """
     try:
-        store.now()  # connects, and thereby checks that the table exists
+        store.look([" "])  # connects, and thereby checks that the table exists
     except MissingDatabaseError:
         if was_moved_away(file):
             raise

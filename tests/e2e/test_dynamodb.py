@@ -62,6 +62,15 @@ def test_the_commands_say_what_they_say_on_any_database(service, dynalite, table
     assert "no schedule has the key 's1'" in service.psched("delete", "s1").stderr
 
 
+def test_a_worker_creates_the_table_if_it_may(make_host, table):
+    host = make_host(create_table=True)
+    master = host.start()
+    master.wait_for_log(f"created {table} in DynamoDB")
+    assert host.psched("push", "t", "recorder", "{}").returncode == 0
+    host.wait_for_finish("t")
+    assert master.stop() == 0
+
+
 def test_what_a_killed_worker_held_is_run_again_at_once(service):
     service.init()
     service.configure(alive_time=600)
