@@ -162,6 +162,7 @@ class Settings(SharedSettings, total=False):
     path: PathLike | None
     password: str | None
     wait_replicas: int | None
+    max_clock_offset: Duration | None
     password_file: PathLike | None
     ssl_ca: PathLike | None
     ssl_cert: PathLike | None
