@@ -5,38 +5,19 @@ from dataclasses import replace
 import pytest
 
 from psched.stores.simpledb.encoding import encode
-from psched.testing import (
-    BackendContract,
-    BacklogContract,
-    HoldsContract,
-    OverviewContract,
-    PausesContract,
-    StatusContract,
-    WatchingContract,
-)
-from support.stores import SOME, store_factory, takes_some_types
+from support.conditional_contract import ConditionalContract
 
 pytestmark = pytest.mark.dynamodb
 
 
-class TestSimpleDBStore(
-    BackendContract,
-    BacklogContract,
-    HoldsContract,
-    OverviewContract,
-    PausesContract,
-    StatusContract,
-    WatchingContract,
-):
+class TestSimpleDBStore(ConditionalContract):
+    @pytest.fixture
+    def url(self, simpledb):
+        return simpledb.url()
+
     @pytest.fixture
     def table(self, simpledb):
         return simpledb.new_domain()
-
-    @pytest.fixture
-    def backend_factory(self, simpledb, table):
-        with store_factory(simpledb.url(), table=table) as open_store:
-            open_store().init()
-            yield open_store
 
     @pytest.fixture
     def set_status(self, backend_factory):
@@ -54,14 +35,3 @@ class TestSimpleDBStore(
             domain._connector.ask("PutAttributes", parameters)
 
         return set_status
-
-    def test_a_store_that_takes_some_types_leaves_the_others_to_others(
-        self, backend_factory, simpledb, table
-    ):
-        with store_factory(simpledb.url(), table=table, only=SOME) as open_some:
-            takes_some_types(backend_factory(), open_some())
-
-    def test_what_the_service_cannot_hold_is_not_there(self, backend_factory):
-        store = backend_factory()
-        assert (store.history, store.output, store.alerts) == (None, None, None)
-        assert store.announcements is store.light_reads is store.recorded_changes is None

@@ -117,7 +117,7 @@ def losing_the_answer(request: Request) -> None:
 
 
 def leaving_out(request: Request) -> None:
-    """Of a request for several items, answer only the first."""
+    """Answer only the first item of a request for several, and name the others as left out."""
     body: Mapping[str, Any] = json.loads(request.content)
     ((table, wanted),) = body["RequestItems"].items()
     first, *left = wanted["Keys"]

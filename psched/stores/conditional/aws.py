@@ -29,7 +29,8 @@ from psched.base.errors import (
     StoreUnavailableError,
     UnknownOutcomeError,
 )
-from psched.config.urls import AwsAddress
+from psched.config import Config
+from psched.config.urls import aws_address
 from psched.stores import deadline_socket
 from psched.stores.connection_advice import network_fix
 from psched.stores.deadline_socket import Budget
@@ -92,25 +93,17 @@ class AwsConnector(ABC):
 
     name: ClassVar[str]
 
-    def __init__(
-        self,
-        address: AwsAddress,
-        *,
-        table: str,
-        timeout: float,
-        clock: Clock,
-        rng: random.Random,
-    ) -> None:
-        self._address = address
-        self.table = table
-        self._budget = Budget(clock, timeout)
-        self._timeout = timeout
+    def __init__(self, settings: Config, *, clock: Clock, rng: random.Random) -> None:
+        self._address = aws_address(settings.url)
+        self.table = settings.table
+        self._timeout = settings.driver_timeout
+        self._budget = Budget(clock, self._timeout)
         self._clock = clock
         self._rng = rng
         self._session: Session | None = None
         self._connection: _Connection | None = None
         self._ownership = Ownership()
-        self.region = address.region or ""
+        self.region = self._address.region or ""
         self.shown = self.name
         self.offset: float | None = None
 

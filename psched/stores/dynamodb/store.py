@@ -16,7 +16,6 @@ from psched.base.errors import (
     TransientStoreError,
 )
 from psched.config import Config
-from psched.config.urls import aws_address
 from psched.stores.conditional.store import ConditionalStore
 from psched.stores.dynamodb.connector import Connector
 from psched.stores.dynamodb.encoding import KEY, PARTIAL
@@ -34,13 +33,7 @@ class DynamoDBStore(ConditionalStore):
 
     def __init__(self, settings: Config, *, clock: Clock, rng: random.Random) -> None:
         self._name = settings.table
-        self._connector = Connector(
-            aws_address(settings.url),
-            table=settings.table,
-            timeout=settings.driver_timeout,
-            clock=clock,
-            rng=rng,
-        )
+        self._connector = Connector(settings, clock=clock, rng=rng)
         self._dynamodb = DynamoDBTable(self._connector)
         super().__init__(self._dynamodb, settings, clock=clock)
 

@@ -9,7 +9,6 @@ from typing_extensions import override
 from psched.base.clock import Clock
 from psched.base.errors import MissingTableError
 from psched.config import Config
-from psched.config.urls import aws_address
 from psched.stores.conditional.store import ConditionalStore
 from psched.stores.simpledb.connector import Connector
 from psched.stores.simpledb.domain import SimpleDBDomain
@@ -19,13 +18,7 @@ class SimpleDBStore(ConditionalStore):
     """Schedules in one domain of SimpleDB."""
 
     def __init__(self, settings: Config, *, clock: Clock, rng: random.Random) -> None:
-        self._connector = Connector(
-            aws_address(settings.url),
-            table=settings.table,
-            timeout=settings.driver_timeout,
-            clock=clock,
-            rng=rng,
-        )
+        self._connector = Connector(settings, clock=clock, rng=rng)
         self._domain = SimpleDBDomain(self._connector)
         super().__init__(self._domain, settings, clock=clock)
 
