@@ -21,6 +21,9 @@ PACKAGES = [
     *("sentry-sdk", "opentelemetry-sdk", "grpcio", "psycopg[binary,pool]"),
 ]
 
+_IMPORTS = 10 * HANG_TIMEOUT
+"""The most seconds for importing them, from files that nobody has compiled yet."""
+
 
 @pytest.fixture(scope="session")
 def libraries():
@@ -90,11 +93,14 @@ def with_libraries(service, libraries):
 
     def run(code, **env):
         service.write("h.py", dedent(code) + dedent(DISPATCH))
-        service.configure(dispatch="h:Dispatch", load_path=[".", str(libraries)])
+        service.configure(
+            dispatch="h:Dispatch", load_path=[".", str(libraries)], start_timeout=_IMPORTS
+        )
         service.env.update(env)
         checked = service.psched("check")
         assert checked.returncode == 0, checked.stderr
-        master = service.start()
+        master = service.start(generation=0)
+        master.wait_for_log("generation 1 serves, ", timeout=_IMPORTS)
         for key in "one", "two":
             service.add(key, "runs", max_attempts=1)
             service.wait_for_row(key, lambda seen: seen.status not in {"waiting", "running"})

@@ -17,7 +17,7 @@ from support.cgroups import below, cgroup_of, leave, members, own_cgroup, popula
 from support.isolated import isolated, say, started_isolated
 from support.process_trees import SCRIPTS
 from support.processes import kill
-from support.waiting import wait_for_end, wait_until
+from support.waiting import PATIENCE, wait_for_end, wait_until
 
 
 @pytest.fixture
@@ -323,6 +323,8 @@ HANDLERS = {"leaves_its_cgroup": leaves_its_cgroup, "disowns": disowns, "nothing
 
 def ran(group, *types):
     """Run tasks, one after another, in one runner if that is clean after each."""
+    # What is killed may take as long to die as the machine needs.
+    tree._DYING = tree._LONGEST = PATIENCE
     enter(group)
     pids, left = [], []
     with contextlib.closing(MasterCgroup()) as master:

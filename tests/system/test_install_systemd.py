@@ -194,7 +194,7 @@ print(connection.getresponse().read().decode())
 
 def test_the_unit_of_the_web_pages_shows_what_the_service_runs(host):
     install(host)
-    page = (FILES.parent / "docs/metrics.md").read_text()
+    page = (FILES.parent / "docs/web.md").read_text()
     [unit] = re.findall(r"```ini\n(# \S*/psched-web\.service\n.*?)```", page, re.DOTALL)
     units = path_of(host, "/etc/systemd/system")
     (units / "psched-web.service").write_text(unit.replace("/opt/psched/", f"{VENV}/"))

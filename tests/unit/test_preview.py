@@ -93,6 +93,13 @@ class TestTimes:
             "2027-03-28 02:00 and more do not exist in Europe/Berlin: skipped",
         )
 
+    def test_a_change_of_three_hours_is_a_correction_if_it_skips_and_not_if_it_repeats(self):
+        zone = "Antarctica/Casey"
+        [skipped, _] = listed("30 1 * * *", zone, "2016-10-21 04:00", 1)
+        assert skipped[1:] == (False, f"2016-10-22 01:30 does not exist in {zone}: {LOST}")
+        [repeated] = listed("30 2 * * *", zone, "2018-03-10 04:00", 1)
+        assert repeated[1:] == (True, f"2018-03-11 02:30 comes twice: {ONCE}")
+
     def test_a_trigger_that_comes_to_its_end_has_fewer_times(self):
         assert upcoming_times(trigger.parse("@yearly", "UTC"), "UTC", 253_402_214_400, 3) == []
         assert upcoming_times(None, "UTC", NOON, 3) == []
