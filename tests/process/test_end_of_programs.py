@@ -24,6 +24,7 @@ import pytest
 from psched.application import Dispatch
 from support.bench import Bench
 from support.isolated import isolated
+from support.waiting import PATIENCE
 
 FAILED = "Retry(wait=None, reason='at the end of its process: {}')".format
 KEPT = []
@@ -311,17 +312,21 @@ def test_a_failure_at_the_exit_is_a_failed_attempt_and_the_rest_is_done():
 def hangs_at_exit(_task):
     atexit.register(note, "another")
     atexit.register(threading.Event().wait)
+    note("begun")
 
 
 def hangs_in_a_thread(_task):
     threading.Thread(target=threading.Event().wait).start()
     atexit.register(note, "another")
+    note("begun")
 
 
 def run_to_the_limit(name):
     handlers = {each.__name__: each for each in (hangs_at_exit, hangs_in_a_thread)}
-    bench = Bench(handlers, kill_timeout=0.1, kill_interval=0.1)
+    bench = Bench(handlers, kill_timeout=2 * PATIENCE, kill_interval=0.1)
     task = bench.start(name)
+    bench.until(Path("out").exists)
+    task.started -= 2 * PATIENCE  # as if it had run for so long
     how = bench.finish(task)
     return how, task.attempt.outcome, task.runner.exit.signal, Path("out").read_text()
 
@@ -330,7 +335,7 @@ def run_to_the_limit(name):
 def test_the_time_limit_of_the_task_ends_what_hangs_at_its_exit(name):
     how, outcome, number, written = isolated(run_to_the_limit, name)
     assert how == "Retry(wait=None, reason='stopped at its time limit')"
-    assert (outcome, number, written) == ("timed_out", None, "another\n")
+    assert (outcome, number, written) == ("timed_out", None, "begun\nanother\n")
 
 
 def hangs_between_tasks(_task):
