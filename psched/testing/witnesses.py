@@ -84,7 +84,7 @@ class Seen:
     """Everything that is known about a time in which psched was watched."""
 
     witnesses: Sequence[Witness]
-    records: Sequence[RunRecord]
+    records: Sequence[RunRecord] | None  # None if the store keeps none
     audits: Sequence[AuditRecord]
     faults: Sequence[Fault]
     # For how many seconds a worker may act on what the store has said: the longest lease.
@@ -129,8 +129,9 @@ def check_witnesses(seen: Seen) -> Iterator[Violation]:
         is_late = over is not None and ended > over + seen.tolerance
         if is_late and not seen.explain(witness.started, ended, breaks=True):
             yield _violation(Kind.OVERLAP, witness, "went on when its lease was over")
-    yield from _against_records(seen)
-    yield from _against_pauses(seen)
+    if seen.records is not None:
+        yield from _against_records(seen, seen.records)
+        yield from _against_pauses(seen, seen.records)
     yield from _after_the_stop(seen)
 
 
@@ -202,12 +203,12 @@ def _repetitions(seen: Seen, witnesses: Sequence[Witness]) -> Iterator[Violation
             done = witness
 
 
-def _against_records(seen: Seen) -> Iterator[Violation]:
+def _against_records(seen: Seen, records: Sequence[RunRecord]) -> Iterator[Violation]:
     of: Mapping[tuple[str, int, str], Witness] = {
         (each.key, each.scheduled_time, each.owner): each for each in seen.witnesses
     }
-    recorded = {(each.key, each.scheduled_time, each.owner) for each in seen.records}
-    for record in seen.records:
+    recorded = {(each.key, each.scheduled_time, each.owner) for each in records}
+    for record in records:
         witness = of.get((record.key, record.scheduled_time, record.owner))
         if record.outcome == Outcome.FINISHED and (witness is None or not witness.completed):
             yield Violation(
@@ -224,9 +225,9 @@ def _against_records(seen: Seen) -> Iterator[Violation]:
                 yield _violation(Kind.UNSEEN, witness, "has ended, and left no record")
 
 
-def _against_pauses(seen: Seen) -> Iterator[Violation]:
+def _against_pauses(seen: Seen, records: Sequence[RunRecord]) -> Iterator[Violation]:
     """Check that nothing began while it was paused, or after it was skipped."""
-    skipped = [each for each in seen.records if each.fate in SKIPPED]
+    skipped = [each for each in records if each.fate in SKIPPED]
     for record in skipped:
         is_early = record.ended / 1000 + 1 < record.last < FOREVER
         if is_early and record.fate != Fate.SKIPPED:

@@ -40,3 +40,9 @@ def test_two_minutes_on_postgresql(tmp_path, start_postgresql):
 @pytest.mark.redis
 def test_two_minutes_on_redis(tmp_path, start_redis):
     keeps_its_promises(tmp_path, 120, start_redis())
+
+
+@pytest.mark.once
+@pytest.mark.dynamodb
+def test_some_seconds_on_dynamodb(tmp_path, dynalite):
+    keeps_its_promises(tmp_path, 30, dynalite)

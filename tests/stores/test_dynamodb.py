@@ -5,7 +5,9 @@ import json
 import logging
 import random
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace as changed
+from threading import Barrier
 
 import pytest
 
@@ -25,11 +27,18 @@ from psched.core.model import DELETING, Row
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.stores.conditional import observations
 from psched.testing.store_contract.bench import add, claim, due, ending, found, leased
-from support.dynamodb_faults import leaving_out, losing_the_answer, refusing, troubled
+from support.dynamodb_faults import (
+    ignoring_the_condition,
+    leaving_out,
+    losing_the_answer,
+    passing_on,
+    refusing,
+    troubled,
+)
 from support.servers.base import LOOPBACK
 from support.servers.dynalite import CREDENTIALS
 from support.stores import make_store
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.dynamodb
 
@@ -79,6 +88,17 @@ def open_store(faulty, table):
 @pytest.fixture
 def store(open_store):
     return open_store()
+
+
+@pytest.fixture
+def open_later(open_store, faulty):
+    """A function that opens a store for which, as for the service, so many seconds have passed."""
+
+    def open_later(seconds):
+        faulty.ahead = seconds
+        return open_store(clock=OwnClock(seconds))
+
+    return open_later
 
 
 # --- leases are taken over by observation -------------------------------------------------
@@ -392,6 +412,96 @@ def test_a_connection_that_has_ended_is_opened_again(store, faulty):
     assert store.get("k") is None
 
 
+# --- what has ended ---
+
+
+def _described(status, attribute):
+    said = {"TimeToLiveDescription": {"TimeToLiveStatus": status, "AttributeName": attribute}}
+    return lambda request: request.answer(200, json.dumps(said).encode())
+
+
+def _end(store, key):
+    store.add([due(key)], nonce=key)
+    [row] = claim(store, f"w.{key}").rows
+    assert store.settle([ending(row, rest=True, retain=60)]) == {key: Settled.DONE}
+
+
+def test_only_what_has_ended_expires(store, dynalite, table):
+    def expires(key):
+        item = dynalite.ask("GetItem", TableName=table, Key={"id": {"S": key}})["Item"]
+        return item.get("expires")
+
+    _end(store, "k")
+    [row] = store.rows()
+    assert expires("k") == {"N": str(row.retain_until)}
+    assert store.replace(row, changed(row, next_run_time=1, retain_until=None, version=2))
+    assert expires("k") is None
+    store.add([due("a")], nonce="n")
+    assert expires("a") is None
+
+
+@pytest.mark.parametrize(
+    ("described", "purged"),
+    [(("ENABLED", "expires"), 0), (("ENABLED", "at"), 1), (("DISABLED", None), 1)],
+)
+def test_workers_purge_nothing_that_the_service_removes(
+    store, open_later, faulty, described, purged
+):
+    _end(store, "k")
+    faulty.faults["DescribeTimeToLive"] = [_described(*described)]
+    later = open_later(100)
+    assert later.purge(10) == purged
+    assert faulty.actions.count("DescribeTimeToLive") == 1
+    assert later.purge(10) == 0
+    assert faulty.actions.count("DescribeTimeToLive") == 1
+    assert ("ended tasks", f"are removed by {'workers' if purged else 'DynamoDB'}") in (
+        later.examine()
+    )
+
+
+def test_a_worker_that_may_not_ask_who_removes_purges(store, open_later, faulty):
+    _end(store, "k")
+    faulty.faults["DescribeTimeToLive"] = [refusing("AccessDeniedException")]
+    assert open_later(100).purge(10) == 1
+
+
+def test_the_key_of_what_has_expired_is_free(store, open_later):
+    _end(store, "k")
+    with pytest.raises(AlreadyExistsError):
+        store.add([due("k")], nonce="m")
+    open_later(100).add([due("k")], nonce="m")
+    [row] = store.rows()
+    assert (row.status, row.fence) == ("waiting", 0)
+
+
+# --- races ---
+
+
+def _winners(open_store, faulty, fault):
+    """How many of some workers lease one row, if all have read it before any of them writes."""
+    workers, all_have_read = 12, Barrier(12)
+
+    def together(request):
+        all_have_read.wait(HANG_TIMEOUT)
+        fault(request)
+
+    stores = [open_store() for _ in range(workers)]
+    [add_to, *_] = stores
+    add_to.add([due("k")], nonce="n")
+    faulty.faults["UpdateItem"] = [together] * workers
+    with ThreadPoolExecutor(workers) as threads:
+        claims = threads.map(lambda each: claim(each[1], f"w{each[0]}.1"), enumerate(stores))
+        return sum(len(claimed.rows) for claimed in claims)
+
+
+def test_of_all_who_claim_a_row_at_once_one_gets_it(open_store, faulty):
+    assert _winners(open_store, faulty, passing_on) == 1
+
+
+def test_a_service_that_ignores_conditions_would_be_found_out(open_store, faulty):
+    assert _winners(open_store, faulty, ignoring_the_condition) > 1
+
+
 # --- several rows at once -----------------------------------------------------------------
 
 
@@ -409,21 +519,21 @@ def test_nobody_sees_a_row_before_all_are_there(store, open_store, faulty):
     assert {row.key for row in claim(other, "w.1").rows} == {"a", "b", "c"}
 
 
-def test_what_was_never_finished_is_removed_after_a_while(store, open_store, faulty):
+def test_what_was_never_finished_is_removed_after_a_while(store, open_later, faulty):
     faulty.faults["UpdateItem"] = [refusing("AccessDeniedException")]
     with pytest.raises(StoreError):
         store.add([due("a"), due("b")], nonce="n")
     assert [*store.rows()] == []
     assert store.purge(10) == 0
-    later = open_store(clock=OwnClock(601))
+    later = open_later(601)
     assert later.purge(10) == 0
     later.add([due("a"), due("b")], nonce="m")
     assert len([*store.rows()]) == 2
 
 
-def test_rows_that_are_removed_before_all_are_shown_are_an_error(store, open_store, faulty):
+def test_rows_that_are_removed_before_all_are_shown_are_an_error(store, open_later, faulty):
     def purge_first(request):
-        assert open_store(clock=OwnClock(601)).purge(10) == 0
+        assert open_later(601).purge(10) == 0
         request.answer(*request.passed_on())
 
     faulty.faults["UpdateItem"] = [purge_first]

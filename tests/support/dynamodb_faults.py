@@ -116,6 +116,24 @@ def losing_the_answer(request: Request) -> None:
     request.close_connection = True
 
 
+def passing_on(request: Request) -> None:
+    """Pass a request on, as if there were no fault."""
+    request.answer(*request.passed_on())
+
+
+def ignoring_the_condition(request: Request) -> None:
+    """Apply an update without its condition, as moto does if requests race."""
+    body = json.loads(request.content)
+    del body["ConditionExpression"]
+    # What is named and not used would be refused.
+    for named in "ExpressionAttributeNames", "ExpressionAttributeValues":
+        body[named] = {
+            name: value for name, value in body[named].items() if name in body["UpdateExpression"]
+        }
+    request.content = json.dumps(body).encode()
+    passing_on(request)
+
+
 def leaving_out(request: Request) -> None:
     """Answer only the first item of a request for several, and name the others as left out."""
     body: Mapping[str, Any] = json.loads(request.content)

@@ -1,8 +1,9 @@
 """Converts rows to items of DynamoDB, and back.
 
 An item has the columns of its row as attributes, of which ``id`` is the key; a column that is NULL
-has none. Further attributes: ``queue`` and ``at`` (the place in the index), ``beat``, ``lease`` and
-``adding`` (see `Item`), and ``data_gz`` in place of ``data`` if the data are compressed.
+has none. Further attributes: ``queue`` and ``at`` (the place in the index), ``expires`` (when an
+item may go), ``beat``, ``lease`` and ``adding`` (see `Item`), and ``data_gz`` in place of ``data``
+if the data are compressed.
 """
 
 import base64
@@ -15,12 +16,15 @@ from typing import Any
 from psched.base.compression import compress, decompress
 from psched.base.errors import InvalidError
 from psched.core.model import Row
-from psched.stores.conditional.items import WATCHED, Item, place_of
+from psched.stores.conditional.items import ENDED, WATCHED, Item, place_of
 
 Attributes = Mapping[str, Mapping[str, Any]]
 """An item in the form of the protocol: for each attribute, its type and value."""
 
 KEY = "id"
+
+EXPIRES = "expires"
+"""The attribute for DynamoDB's "time to live". What waits has none, so that it is never removed."""
 
 COMPARED = (*WATCHED, "beat", "adding")
 """The attributes on which a write is conditional."""
@@ -54,6 +58,8 @@ def encode(item: Item) -> Attributes:
     found |= {"beat": item.beat or None, "lease": item.lease or None}
     if (place := place_of(item)) is not None:
         found |= place._asdict()
+        if place.queue.startswith(ENDED):
+            found[EXPIRES] = place.at
     return {name: value_of(each) for name, each in found.items() if each is not None}
 
 

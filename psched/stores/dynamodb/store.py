@@ -18,7 +18,7 @@ from psched.base.errors import (
 from psched.config import Config
 from psched.stores.conditional.store import ConditionalStore
 from psched.stores.dynamodb.connector import Connector
-from psched.stores.dynamodb.encoding import KEY, PARTIAL
+from psched.stores.dynamodb.encoding import EXPIRES, KEY, PARTIAL
 from psched.stores.dynamodb.table import INDEX, DynamoDBTable
 
 _PAUSE = 0.2
@@ -36,6 +36,7 @@ class DynamoDBStore(ConditionalStore):
         self._connector = Connector(settings, clock=clock, rng=rng)
         self._dynamodb = DynamoDBTable(self._connector)
         super().__init__(self._dynamodb, settings, clock=clock)
+        self._expires: bool | None = None
 
     @override
     def init(self, *, force: bool = False) -> Sequence[str]:
@@ -92,10 +93,32 @@ class DynamoDBStore(ConditionalStore):
             ("server", self._connector.shown),
             *self.facts,
             ("billing", _billing(found)),
+            (
+                "ended tasks",
+                f"are removed by {'DynamoDB' if self._removes_itself() else 'workers'}",
+            ),
             ("size", f"{found.get('ItemCount', 0)} items, {size:.1f} MB (of some hours ago)"),
             ("encrypted", self._connector.encryption or "no"),
             ("round trip", f"{took * 1000:.3f} ms"),
         ]
+
+    @override
+    def purge(self, limit: int) -> int:
+        return 0 if self._removes_itself() else super().purge(limit)
+
+    def _removes_itself(self) -> bool:
+        """Whether somebody has told the service to remove what has expired."""
+        if self._expires is None:
+            self._connector.begin()
+            try:
+                found = self._connector.ask("DescribeTimeToLive")["TimeToLiveDescription"]
+            except TransientStoreError:
+                raise
+            except StoreError:  # it may not ask
+                found = {}
+            state = found.get("TimeToLiveStatus"), found.get("AttributeName")
+            self._expires = state == ("ENABLED", EXPIRES)
+        return self._expires
 
     @override
     def disconnect(self) -> None:

@@ -17,6 +17,7 @@ from psched.stores.conditional.items import SHARDS, Item, Table, can_be_key, par
 from psched.stores.dynamodb.connector import Connector
 from psched.stores.dynamodb.encoding import (
     COMPARED,
+    EXPIRES,
     KEY,
     Attributes,
     check_size,
@@ -85,11 +86,13 @@ class DynamoDBTable(Table):
     def insert(self, item: Item) -> bool:
         attributes = encode(item)
         check_size(attributes)
+        # What has expired is as good as gone, although the service may remove it days later.
         return self._write(
             "PutItem",
             Item=attributes,
-            ConditionExpression="attribute_not_exists(#id)",
-            ExpressionAttributeNames={"#id": KEY},
+            ConditionExpression="attribute_not_exists(#id) OR #expires <= :now",
+            ExpressionAttributeNames={"#id": KEY, "#expires": EXPIRES},
+            ExpressionAttributeValues={":now": value_of(item.row.created_at or 0)},
         )
 
     @override

@@ -4,18 +4,24 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from support.chaos.run import Chaos
-from support.servers import MariaDB, PostgreSQL, Redis
+from support.servers import Dynalite, MariaDB, PostgreSQL, Redis
 from support.servers.base import Server
+from support.servers.dynalite import credentials
 from support.session_folders import session_folder, storage
 
-_SERVERS = {"mariadb": MariaDB, "postgresql": PostgreSQL, "redis": Redis}
+_SERVERS: Mapping[str, type[Server]] = {
+    "mariadb": MariaDB,
+    "postgresql": PostgreSQL,
+    "redis": Redis,
+    "dynalite": Dynalite,
+}
 
 
 @contextmanager
@@ -23,7 +29,7 @@ def _server(store: str) -> Iterator[Server | None]:
     if store == "sqlite":
         yield None
         return
-    with session_folder() as home, _SERVERS[store](home) as server:
+    with credentials(), session_folder() as home, _SERVERS[store](home) as server:
         yield server
 
 

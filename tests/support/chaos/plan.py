@@ -25,6 +25,9 @@ ON_SERVER = ("kill the store", "stop the store", "restart the store")
 ON_SQLITE = ("lock the store",)
 """Another program holds the write lock, as a backup or a long transaction does."""
 
+ON_DYNALITE = ("stop the store",)
+"""It keeps its tables in memory: when it ends, all is lost."""
+
 VERBS = (
     *("push", "push", "push", "push", "add", "edit", "pause", "resume", "resume", "skip"),
     *("trigger", "backfill", "cancel", "requeue", "requeue", "requeue", "stop", "delete"),
@@ -48,6 +51,9 @@ SCHEDULES: Sequence[tuple[Mapping[str, object], Mapping[str, float]]] = (
 )
 """The schedules: their settings, and what their tasks do, see `support.chaos.tasks`."""
 
+VERBS_UNRECORDED = ("push", "push", "push", "add", "trigger", "stop")
+"""What people do where nothing is recorded: nothing that would let an occurrence not run."""
+
 _FAULTS_EVERY = 1.2
 _VERBS_EVERY = 0.7
 """The mean seconds between two faults, and between two changes by people."""
@@ -65,8 +71,10 @@ def draw(seed: int, seconds: float, store: str) -> list[Step]:
         store: the kind of store.
     """
     rng = random.Random(f"{seed} plan")  # noqa: S311  # no secret
+    verbs = VERBS_UNRECORDED if store == "dynalite" else VERBS
+    on_server = ON_DYNALITE if store == "dynalite" else ON_SERVER
     sqlite = store == "sqlite"
-    groups = [ON_PROCESSES, ON_SQLITE] if sqlite else [ON_PROCESSES, ON_NETWORK, ON_SERVER]
+    groups = [ON_PROCESSES, ON_SQLITE] if sqlite else [ON_PROCESSES, ON_NETWORK, on_server]
     weights = [6, 1] if sqlite else [6, 4, 1]
     longest = min(20.0, seconds / 3)  # longer than a lease, if there is time
     steps = []
@@ -78,5 +86,5 @@ def draw(seed: int, seconds: float, store: str) -> list[Step]:
     time = 0.0
     while (time := time + rng.expovariate(1 / _VERBS_EVERY)) < seconds:
         place, lasts = rng.randrange(len(SCHEDULES)), rng.uniform(0, 5)
-        steps.append(Step(time, rng.choice(VERBS), place, lasts, rng.randrange(2**30)))
+        steps.append(Step(time, rng.choice(verbs), place, lasts, rng.randrange(2**30)))
     return sorted(steps, key=lambda step: step.at)

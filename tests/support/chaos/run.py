@@ -2,7 +2,7 @@
 
 import random
 import signal
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, redirect_stdout
@@ -14,6 +14,7 @@ from psched.app import make_store, read_config
 from psched.client.verifier import Verifier
 from psched.core.history.protocol import AuditSelection
 from psched.core.model import QUARANTINED, SET_ASIDE, Row
+from psched.core.operations.extra_runs import schedule_key
 from psched.reports.findings import Kind, Violation
 from psched.testing.witnesses import (
     Seen,
@@ -25,11 +26,12 @@ from psched.testing.witnesses import (
 from support.chaos.journal import Journal, now, unix
 from support.chaos.nemesis import Host, Nemesis
 from support.chaos.people import People, add_all
-from support.chaos.plan import HOSTS, VERBS, draw
+from support.chaos.plan import HOSTS, SCHEDULES, VERBS, draw
 from support.processes import kill
 from support.proxy import Proxy
 from support.run_log import Run
 from support.servers.base import Server
+from support.servers.dynalite import CREDENTIALS, Dynalite
 from support.service import Service
 from support.tables import create_database, fill_sqlite
 from support.waiting import PATIENCE, wait_until
@@ -87,13 +89,19 @@ class Chaos:
     def _run(self, opened: ExitStack) -> Result:
         rng = random.Random(f"{self._seed} settings")  # noqa: S311  # no secret
         alive_time = rng.randint(8, 12)
+        if isinstance(self._server, Dynalite):
+            alive_time *= 3  # a claim is many requests, and one process answers them all
         if self._server is None:
             url = fill_sqlite(self._folder / "psched.db")
+        elif isinstance(self._server, Dynalite):
+            url, self._table = self._server.url(), self._server.new_table()
         else:
             url = self._server.url(create_database(self._server))
         for number in range(HOSTS):
             self._hosts.append(self._make_host(opened, f"h{number}", url, alive_time))
         people = self._make_service(opened, "people", url)
+        if isinstance(self._server, Dynalite):
+            people.init()
         self._settings = read_config(people.config)
         self._store = make_store(self._settings)
         opened.callback(self._store.disconnect)
@@ -118,14 +126,16 @@ class Chaos:
         stopped = now()
         rows = [*self._store.rows()]
         violations += [*check_leases_ended(rows)]
-        verified = Verifier(self._store, self._settings).verify(10**6).violations
+        verified: Sequence[Violation] = ()
+        if (history := self._store.history) is not None:
+            verified = Verifier(self._store, self._settings).verify(10**6).violations
         self._read_witnesses()
         seen = Seen(
             witnesses=self._witnesses,
-            records=[*self._store.history.runs()],
-            audits=[*self._store.history.audits(AuditSelection())],
+            records=None if history is None else [*history.runs()],
+            audits=() if history is None else [*history.audits(AuditSelection())],
             faults=nemesis.faults,
-            lease=_LONGEST_LEASE + 1.0,
+            lease=max(_LONGEST_LEASE, alive_time) + 1.0,
             now=now(),
             stopped=stopped,
             # Each time errs to the safe side: a task notes its start a little after it has begun,
@@ -140,6 +150,8 @@ class Chaos:
             if each.kind is not Kind.OVERLAP and not lacks_only_records(each, seen)
         ]
         violations += [*check_witnesses(seen)]
+        if history is None:
+            violations += [*check_all_ran(rows, self._witnesses)]
         return Result(
             line=self._sum_up(nemesis, users, violations),
             report=self._report(violations),
@@ -151,7 +163,10 @@ class Chaos:
     def _make_service(self, opened: ExitStack, name: str, url: str, **settings: object) -> Service:
         folder = self._folder / name
         folder.mkdir()
+        if isinstance(self._server, Dynalite):
+            settings |= {"table": self._table}
         service = Service(folder, url, monitor=False, dispatch="tasks:Dispatch", **settings)
+        service.env |= CREDENTIALS if isinstance(self._server, Dynalite) else {}
         opened.callback(_close, service)
         service.write("tasks.py", TASKS.read_text())
         return service
@@ -160,7 +175,7 @@ class Chaos:
         proxy = None
         if self._server is not None:
             proxy = opened.enter_context(Proxy(self._server.port))
-            url = url.replace(f":{self._server.port}/", f":{proxy.port}/")
+            url = url.replace(f":{self._server.port}", f":{proxy.port}")
         service = self._make_service(
             opened,
             name,
@@ -302,6 +317,31 @@ def lacks_only_records(violation: Violation, seen: Seen) -> bool:
         and seen.explain(witness.started, witness.started + seen.lease, witness.host)
     }
     return violation.kind is Kind.MISSING and len(done) >= violation.count
+
+
+def check_all_ran(rows: Sequence[Row], witnesses: Sequence[Witness]) -> Iterator[Violation]:
+    """Yield each occurrence that has not run; for a store that says nothing about that.
+
+    It is for people who only do what lets every occurrence run. Some schedules skip occurrences by
+    themselves: they are left out.
+    """
+    began = defaultdict[str, set[int]](set)
+    for witness in witnesses:
+        began[witness.key].add(witness.scheduled_time)
+    for row in rows:
+        if schedule_key(row.key) != row.key:
+            continue  # it is skipped if another run of its schedule goes on
+        at, mine = row.next_time or 0, began[row.key]
+        missing = {at} if not mine else set[int]()
+        if row.cron is not None:
+            place = int(row.key[1:]) % len(SCHEDULES)
+            settings, _ = SCHEDULES[place]
+            if "catchup" in settings or "pause_after_failures" in settings:
+                continue
+            period = int(str(settings["every"]).removesuffix("s"))
+            missing = {*range(min(mine, default=at - period), at, period)} - mine
+        for instant in sorted(missing):
+            yield Violation(kind=Kind.MISSING, key=row.key, instant=instant, text="has not run")
 
 
 def _close(service: Service) -> None:

@@ -89,9 +89,14 @@ class Dynalite(Server):
         node = find_binary("node", "nodejs", folders=[Path(sys.prefix, "dynalite")])
         times = [f"--{name}TableMs=0" for name in ("create", "update", "delete")]
         place = ["--host", LOOPBACK, "--port", str(self.port)]
-        # It would end if a client is killed in the middle of a request.
+        # It would end if a client is killed in the middle of a request, and would close a
+        # connection that is idle for five seconds, just when a slow test sends a request.
         code = (
-            f"process.on('uncaughtException', console.error); require({json.dumps(str(PROGRAM))})"
+            "process.on('uncaughtException', console.error);"
+            "const http = require('http'), create = http.createServer;"
+            "http.createServer = (...given) =>"
+            " Object.assign(create(...given), {keepAliveTimeout: 3600_000});"
+            f"require({json.dumps(str(PROGRAM))})"
         )
         return [node, "-e", code, "--", "dynalite", *place, *times, *self.flags]
 
