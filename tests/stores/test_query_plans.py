@@ -242,10 +242,10 @@ def gather(connection, kind, now, *, flooded):
             f" WHEN i % 10 = 5 THEN {now} + 3600 + i * 7907 % 86413 END"
         ),
     )
-    leased = {"next_run_time": f"{now} + 30", "fence": "1"}
+    leased = {"next_run_time": f"{now} + 3000", "fence": "1"}
     fill(connection, kind, 300, id=joined(kind, "'busy'", digits), leased_by=digits, **leased)
     fill(connection, kind, LIMIT, id=joined(kind, "'held'", digits), leased_by="'dead.1'", **leased)
-    until = {"held_until": f"{now} + 30"}
+    until = {"held_until": f"{now} + 3000"}
     fill(
         connection,
         kind,
