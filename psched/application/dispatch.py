@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from psched.application.function import TaskFunction
 from psched.application.task import Task
-from psched.base.errors import InvalidError, LoadError, UnfinishedError
+from psched.base.errors import InvalidError, LoadError, NotAllowedError, UnfinishedError
 from psched.base.loader import extend_path, find_object, load_module
 
 Target = type[Any] | Callable[[Task], object] | TaskFunction[..., ..., Any] | str
@@ -259,6 +259,11 @@ def call_handler(
     value of what an asynchronous handler has returned. If the handler returns without a decision,
     and ``on_return`` is ``retry``, this is an `UnfinishedError`.
     """
+    if task.run_as is not None and not getattr(handler, "runs_as_others", False):
+        raise NotAllowedError(
+            f"run_as: {task.run_as}: only the built-in type exec runs programs as other users, and"
+            " here a handler of yours serves this type"
+        )
     with running(task):
         if isinstance(handler, type):
             make: Callable[[Task], Any] = handler

@@ -65,12 +65,13 @@ class Task:
         cron: the schedule's trigger as text; None if the schedule runs only once.
         timezone: the zone in which ``cron`` is read.
         delay: seconds between ``scheduled_time`` and the earliest run.
+        run_as: the Unix user as whom its program runs; None for the user of the service.
         token: the token that identifies the lease.
     """
 
     __slots__ = (
         "_form", "_holder", "_result", "_settled", "_text", "attempt", "cron", "data", "delay",
-        "key", "scheduled_time", "timezone", "token", "type",
+        "key", "run_as", "scheduled_time", "timezone", "token", "type",
     )  # fmt: skip
 
     def __init__(self, assignment: Mapping[str, Any], holder: Holder) -> None:
@@ -85,6 +86,7 @@ class Task:
         self.cron: str | None = assignment["cron"]
         self.timezone: str = assignment["timezone"]
         self.delay: int = assignment["delay"]
+        self.run_as: str | None = assignment.get("run_as")
         self.token = Token(assignment["owner"], assignment["fence"])
         self._holder = holder
         self._settled = False
@@ -292,6 +294,7 @@ def assignment(row: Row, definition: "Definition", scheduled_time: int) -> dict[
         "cron": definition.cron,
         "timezone": definition.timezone,
         "delay": definition.delay,
+        "run_as": definition.run_as,
         "owner": row.owner,
         "fence": row.fence,
         "data_limit": definition.settings.data_limit,

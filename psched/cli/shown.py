@@ -234,6 +234,7 @@ SCHEDULES: Sequence[Column[Listed]] = (
         lambda of, view: cell_of(local_times(view.redaction.text(shown_reason(of[0], view.now)))),
     ),
     _plain("type"),
+    _plain("run_as"),
     Column("LABEL", lambda of, view: cell_of(view.redaction.text(of[0].label or ""))),
     Column("NOTE", lambda of, view: one_line(view.redaction.text(note_of(of[0]) or ""))),
     _payload("data"),

@@ -63,6 +63,7 @@ class OwnSettings(SharedSettings, total=False):
     """The settings that a schedule or a task can have for itself, and its annotations."""
 
     label: str | None
+    run_as: str | None
     note: str | None
     payload: str | None
 

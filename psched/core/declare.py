@@ -63,11 +63,12 @@ JSON object.
 """
 
 FIELDS = (
-    *("type", "data", "cron", "timezone", "delay", "alive_time", "label"),
+    *("type", "data", "cron", "timezone", "delay", "alive_time", "label", "run_as"),
     *OVERRIDES,
     *OTHER_OPTIONS,
 )
-"""The fields of a schedule's definition, besides its key. ``label`` is the schedule's owner."""
+"""The fields of a schedule's definition, besides its key. ``label`` is the schedule's owner,
+and ``run_as`` the Unix user as whom its program runs."""
 
 TIMES = ("next_time", "next_run_time")
 
@@ -138,6 +139,7 @@ def derive(key: str, seen: Row, fields: Mapping[str, Any], settings: Config) -> 
         alive_time=seen.alive_time,
         options=seen.options,
         label=seen.label,
+        run_as=seen.run_as,
     )
     row, _ = _redefined(copy, fields, settings)
     return row
@@ -247,6 +249,7 @@ class _SimilarSchedules:
             options=alike.options,
             local_time=alike.local_time,
             label=alike.label,
+            run_as=alike.run_as,
         )
 
     def _times(

@@ -4,12 +4,14 @@ An invalid column is refused with an error that names the column; psched never g
 `psched.core.columns` contains the checks of single columns.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from psched.base.errors import ConfigError, InvalidError
+from psched.base.exec_data import EXEC_TYPE
 from psched.base.stable_hash import stable_hash
 from psched.base.texts import brief, visible
 from psched.config import OVERRIDES, Config
@@ -39,6 +41,9 @@ psched checks this limit, because not every database limits the length of the co
 LONGEST_DELAY = 366 * 86_400
 """The longest ``delay`` in seconds."""
 
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}\$?")
+"""The names of users, as useradd(8) and directories of users make them."""
+
 _WITHOUT_CHANGES = frozenset({"UTC", "Etc/UTC"})
 """Zones whose local times no new zone data change."""
 
@@ -56,6 +61,7 @@ class Definition:
         delay: the seconds from an occurrence's scheduled time to its earliest run.
         settings: the installation's settings, overridden by the settings of the schedule's type,
             and then by the schedule's own.
+        run_as: the Unix user as whom its program runs; None for the service's.
         payload: how ``data`` wraps the payload, see `psched.base.payload`; None if ``data``
             is the payload.
     """
@@ -68,6 +74,7 @@ class Definition:
     delay: int
     settings: Config
     payload: str | None = None
+    run_as: str | None = None
 
     def first_run(self, scheduled_time: int) -> int:
         """The earliest run of an occurrence in Unix seconds, after ``delay`` and jitter.
@@ -130,7 +137,26 @@ def parse_row(row: Row, settings: Config) -> Definition:
         delay=check_number("delay", row.delay, LONGEST_DELAY),
         settings=own,
         payload=payload_form(options),
+        run_as=_user(row),
     )
+
+
+def _user(row: Row) -> str | None:
+    """As whom a row runs, which only a program can do."""
+    if row.run_as is None:
+        return None
+    if row.type != EXEC_TYPE:
+        raise InvalidError(
+            "run_as",
+            f"needs the type exec, because only a program can run as another user, not"
+            f" {brief(repr(row.type))}",
+        )
+    name = check_name("run_as", row.run_as)
+    if not _USER.fullmatch(name):
+        raise InvalidError(
+            "run_as", f"must be the name of a Unix user, such as backup, not {brief(repr(name))}"
+        )
+    return name
 
 
 def output_setting(row: Row, settings: Config) -> str:

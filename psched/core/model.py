@@ -206,6 +206,7 @@ class Row:
     paused_until: Final[int | None] = None
     pause_note: Final[str | None] = None
     label: Final[str | None] = None
+    run_as: Final[str | None] = None
 
     @property
     def state(self) -> str:

@@ -768,6 +768,11 @@ class ScheduleMetadata:
         return self.row.label
 
     @property
+    def run_as(self) -> str | None:
+        """The Unix user as whom its program runs; None for the user of the service."""
+        return self.row.run_as
+
+    @property
     def note(self) -> str | None:
         """Free text about the schedule; None if there is none."""
         return note_of(self.row)

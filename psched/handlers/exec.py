@@ -8,12 +8,19 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, cast
 
 from psched.application.task import Holder, Task
-from psched.base.errors import CommandError, NoRoomError, ProcessStopError, described, text_of
+from psched.base.errors import (
+    CommandError,
+    NoRoomError,
+    NotAllowedError,
+    ProcessStopError,
+    described,
+    text_of,
+)
 from psched.base.exec_data import check_exec
 from psched.core.columns import plain_text
 from psched.handlers.permissions import check_enabled, check_fields, find_listed
 from psched.process import tree
-from psched.process.program_runner import packed_order, start
+from psched.process.program_runner import RefusedError, packed_order, start, usage
 from psched.runner.messages import ProgramEnd
 
 _OK_EXIT = (0,)
@@ -33,6 +40,7 @@ class Command(NamedTuple):
         environment: variables that are added.
         folder: its working folder; None for that of the worker.
         stdin: what it reads from its standard input.
+        user: as whom it runs; None: as the user of the service.
         ok_exit: the exit statuses that count as success.
     """
 
@@ -40,12 +48,14 @@ class Command(NamedTuple):
     environment: Mapping[str, str]
     folder: str | None
     stdin: bytes
+    user: str | None
     ok_exit: Collection[int]
 
     def packed(self, title: str, *, quiet: bool) -> bytes:
         """The order for a program runner."""
-        arguments, environment, folder, stdin, _ = self
-        return packed_order(title, [*arguments], {**environment}, folder, stdin, quiet=quiet)
+        arguments, environment, folder, stdin, user, _ = self
+        added = {**environment}
+        return packed_order(title, [*arguments], added, folder, stdin, quiet=quiet, user=user)
 
     def failure_of(self, end: ProgramEnd) -> str | None:
         """Why a program that has ended so has failed; None if it has not."""
@@ -97,6 +107,7 @@ class Program:
             environment={**_environment(task), **env},
             folder=cwd,
             stdin=task.raw_data if stdin is None else stdin.encode(),
+            user=task.run_as,
             ok_exit=ok_exit,
         )
         self._pid: int | None = None
@@ -104,18 +115,26 @@ class Program:
 
     def run(self) -> None:
         """Run the program until it exits."""
-        arguments, environment, folder, stdin, _ = self.command
+        arguments, environment, folder, stdin, user, _ = self.command
         added = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+        used = -1 if user is None else os.memfd_create("used")
         try:
             self._pid = start(
                 [os.fsencode(each) for each in arguments],
-                {**os.environb, **added},
+                {**os.environb, **added} if user is None else added,
                 None if folder is None else os.fsencode(folder),
                 stdin,
+                user=None if user is None else os.fsencode(user),
+                used=used,
             )
         except OSError as error:
             raise self.command.start_failure(error) from None
+        except RefusedError as refusal:
+            os.close(used)
+            raise NotAllowedError(refused_text(user, str(refusal))) from None
         code, peak_kb = self._wait(self._pid)
+        if user is not None:
+            _, peak_kb = usage(used)
         ProgramEnd.last = ProgramEnd.of_code(code, peak_kb)
         if (failure := self.command.failure_of(ProgramEnd.last)) is not None:
             raise CommandError(failure)
@@ -163,9 +182,14 @@ class Exec(Program):
     # or False for none.
     allowed: ClassVar[bool | Sequence[str]] = True
 
+    # Of other users' programs, root's list says which a row may run.
+    runs_as_others: ClassVar[bool] = True
+
     def __init__(self, task: Task) -> None:
-        check_enabled(self.allowed)
-        programs = None if isinstance(self.allowed, bool) else self.allowed
+        programs = None
+        if task.run_as is None:
+            check_enabled(self.allowed)
+            programs = None if isinstance(self.allowed, bool) else self.allowed
         data = task.data
         if programs is not None:
             check_fields(data)
@@ -196,7 +220,10 @@ def find_command(
     """
     if not (isinstance(handler, type) and issubclass(handler, Program)):
         return None
-    if issubclass(handler, Exec) and not isinstance(handler.allowed, bool):
+    is_of_other = assignment.get("run_as") is not None
+    if is_of_other and not issubclass(handler, Exec):
+        return None
+    if issubclass(handler, Exec) and not is_of_other and not isinstance(handler.allowed, bool):
         return None
     try:
         text = plain_text("data", stored, most=_LARGEST_PARSED)
@@ -205,6 +232,11 @@ def find_command(
         return make(Task({**assignment, "data": text}, cast("Holder", None))).command
     except Exception:  # noqa: BLE001  # the runner meets it again
         return None
+
+
+def refused_text(user: str | None, why: str) -> str:
+    """Why a program was not started as another user."""
+    return f"run_as: {user}: refused: {why}"
 
 
 def _arguments(task: Task) -> list[str]:

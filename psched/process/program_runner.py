@@ -12,6 +12,9 @@ executes the interpreter anew, with the text of this file alone, which therefore
 of psched and none that is slow to load. After an upgrade there is no difference between this text
 and that of the worker, because the fork server has read it at its own start.
 
+A program that is to run as another user is started by a helper of root, see
+`psched.process.run_as_helper`; a child of the program runner then stands in for it.
+
 The worker sends an order: two lengths, that of its head and that of the program's input; the head,
 fields that end with NUL; the input. It is followed by `STOP` and by TERM if the program is to be
 stopped: TERM alone may have been sent to all processes of a service. The answers are those of
@@ -28,7 +31,8 @@ TYPE_CHECKING = False  # as `typing` has it, which takes long to load
 if TYPE_CHECKING:
     import resource
     import signal
-    from collections.abc import MutableMapping
+    import socket
+    from collections.abc import Iterator, MutableMapping
 
     Environment = MutableMapping[bytes, bytes]
 else:
@@ -51,6 +55,11 @@ IDLE = "psched runner: idle"
 _NO_COMMAND = 127
 """The exit status of a process that could not execute its program, as in shells."""
 
+SOCKET = "/run/psched-run-as.socket"
+"""Where `psched.process.run_as_helper` listens, which starts programs as other users."""
+
+_CGROUPS = b"/sys/fs/cgroup"
+
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 _prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 
@@ -63,6 +72,7 @@ def packed_order(
     stdin: bytes,
     *,
     quiet: bool,
+    user: str | None = None,
 ) -> bytes:
     """An order to run a program.
 
@@ -73,17 +83,26 @@ def packed_order(
         folder: the program's working folder; None: that of the fork server.
         stdin: what it reads from its standard input.
         quiet: whether its output is thrown away.
+        user: as whom it runs; None: as this user.
 
     Raises:
         ValueError: a text cannot be given to a process.
     """
     variables = [f"{name}={value}" for name, value in environment.items()]
-    fields = [title, "quiet" if quiet else "", folder or "", str(len(arguments))]
-    texts = [os.fsencode(text) for text in (*fields, *arguments, *variables)]
-    if any(b"\0" in text for text in texts):
+    fields = [title, "quiet" if quiet else "", user or "", folder or "", str(len(arguments))]
+    return packed([os.fsencode(text) for text in (*fields, *arguments, *variables)], stdin)
+
+
+def packed(fields: list[bytes], data: bytes = b"") -> bytes:
+    """Fields that end with NUL, and further data, after their lengths."""
+    if any(b"\0" in field for field in fields):
         raise ValueError("embedded null byte")
-    head = b"\0".join(texts)
-    return _LENGTHS.pack(len(head), len(stdin)) + head + stdin
+    head = b"\0".join(fields)
+    return _LENGTHS.pack(len(head), len(data)) + head + data
+
+
+class RefusedError(Exception):
+    """A program is not started as the user that it is for; the text says why."""
 
 
 def start(
@@ -93,6 +112,8 @@ def start(
     stdin: bytes | None,
     *,
     quiet: bool = False,
+    user: bytes | None = None,
+    used: int = -1,
 ) -> int:
     """Start a program as a child of this process, and return its pid once it is executed.
 
@@ -100,7 +121,12 @@ def start(
     which it can read again; None: what this process has. The kernel kills it when this process
     dies.
 
+    With ``user``, the child stands in for the program, which the helper of root starts as that
+    user: see `_stand_in`. Then ``environment`` is what is added to the user's, and the child writes
+    to the file ``used`` what the program has used, see `usage`.
+
     Raises:
+        RefusedError: the helper does not start it.
         OSError: it was not executed. ``filename`` is the folder if that is the reason, and the
             program if it cannot be executed; otherwise None, because something was lacking.
     """
@@ -115,7 +141,8 @@ def start(
         pid = os.fork()
         if pid == 0:
             try:
-                _become(arguments, environment, folder, numbers, parent, quiet=quiet)
+                who = None if user is None else (user, used)
+                _become(arguments, environment, folder, numbers, parent, quiet=quiet, who=who)
             finally:
                 os._exit(_NO_COMMAND)
         os.close(numbers.pop())
@@ -127,6 +154,8 @@ def start(
     if not report:
         return pid
     os.waitpid(pid, 0)
+    if user is not None:
+        raise RefusedError(os.fsdecode(report))
     error, at_folder = map(int, report.split())
     raise OSError(error, os.strerror(error), os.fsdecode((at_folder and folder) or arguments[0]))
 
@@ -139,6 +168,7 @@ def _become(
     parent: int,
     *,
     quiet: bool,
+    who: "tuple[bytes, int] | None",
 ) -> None:
     """Execute a program in this process, which was forked for it; report why it cannot be."""
     *stdin, _, report = numbers
@@ -152,10 +182,9 @@ def _become(
         for number in stdin:
             os.dup2(number, 0)
         if quiet:
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, 1)
-            os.dup2(null, 2)
-            os.close(null)
+            _silence()
+        if who is not None:
+            _stand_in(who, arguments, environment, folder, report)
         if folder is not None:
             at_folder = 1
             os.chdir(folder)
@@ -163,17 +192,128 @@ def _become(
         for number in _IGNORED_BY_PYTHON:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        failure = OSError()
-        for path in _paths(arguments[0], environment):
-            try:
-                os.execve(path, arguments, environment)  # noqa: S606  # no shell
-            except OSError as error:
-                # A file that cannot be executed tells more than one that is not there.
-                if failure.errno in {None, errno.ENOENT, errno.ENOTDIR}:
-                    failure = error
-        raise failure
+        _execute(arguments, environment)
     except OSError as error:
         os.write(report, b"%d %d" % (error.errno or 0, at_folder))
+
+
+def _execute(arguments: list[bytes], environment: "Environment") -> None:
+    failure = OSError()
+    for path in _paths(arguments[0], environment):
+        try:
+            os.execve(path, arguments, environment)  # noqa: S606  # no shell
+        except OSError as error:
+            # A file that cannot be executed tells more than one that is not there.
+            if failure.errno in {None, errno.ENOENT, errno.ENOTDIR}:
+                failure = error
+    raise failure
+
+
+def _silence() -> None:
+    """Throw away what this process prints."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    os.close(null)
+
+
+def _stand_in(
+    who: "tuple[bytes, int]",
+    arguments: list[bytes],
+    environment: "Environment",
+    folder: bytes | None,
+    report: int,
+) -> None:
+    """Have the helper start the program as another user, and end as it ends; never return.
+
+    The program joins the control group of this process, and so of the task. When this process dies,
+    the helper kills all that is in the group.
+    """
+    import socket  # noqa: PLC0415  # few programs need it
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, (_TERM, signal.SIGIO))
+    (user, used), is_started = who, False
+    try:
+        kill = _open_group()
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(SOCKET)
+        variables = [name + b"=" + value for name, value in environment.items()]
+        fields = [b"run", user, folder or b"", b"%d" % len(arguments), *arguments, *variables]
+        request = packed(fields)
+        # The descriptors come with the lengths, which are never sent in parts.
+        socket.send_fds(connection, [request[: _LENGTHS.size]], [0, 1, 2, kill])
+        connection.sendall(request[_LENGTHS.size :])
+        for answer in _answers(connection):
+            word, _, rest = answer.partition(b" ")
+            if word == b"exited":
+                code, _, rest = rest.partition(b" ")
+                os.write(used, rest)
+                _end(int(code))
+            elif word == b"started":
+                os.close(report)
+                is_started = True
+            else:
+                os.write(report, rest)
+                os._exit(_NO_COMMAND)
+    except OSError as error:
+        why = f"the helper psched-run-as cannot be asked: {error.strerror} ({SOCKET})"
+        os.write(2 if is_started else report, os.fsencode(why + "\n" * is_started))
+        os._exit(_NO_COMMAND)
+
+
+def _answers(connection: "socket.socket") -> "Iterator[bytes]":
+    """Yield each line that the helper sends; meanwhile, tell it each TERM."""
+    import fcntl  # noqa: PLC0415  # few programs need it
+
+    # A signal tells that there is an answer, so that TERM and answers are waited for together.
+    fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(connection, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    answer = b""
+    while True:
+        try:
+            chunk = connection.recv(_CHUNK)
+        except BlockingIOError:
+            if signal.sigwait((_TERM, signal.SIGIO)) == _TERM:
+                connection.send(b"T")
+            continue
+        if not chunk:
+            raise OSError(errno.ECONNRESET, "it has ended")
+        *lines, answer = (answer + chunk).split(b"\n")
+        yield from lines
+
+
+def _open_group() -> int:
+    """Let root's helper move a program to this control group; return the file that kills all in it.
+
+    The helper is in this group of users. Others of it could move nothing: the kernel asks for the
+    same right on the groups above as well.
+    """
+    with open("/proc/self/cgroup", "rb") as file:  # noqa: PTH123  # loads less
+        names = [line[3:-1] for line in file if line.startswith(b"0::")]
+    folder = _CGROUPS + (names[0] if names else b"")
+    os.chmod(folder + b"/cgroup.procs", 0o664)  # noqa: PTH101  # loads less
+    return os.open(folder + b"/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
+
+
+def _end(code: int) -> None:
+    """End as a program has ended: with its status, or by its signal (a negative number)."""
+    if code >= 0:
+        os._exit(code)
+    _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # it is not this process that has crashed
+    if -code not in (_KILL, int(signal.SIGSTOP)):
+        signal.signal(-code, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (-code,))
+    os.kill(os.getpid(), -code)
+
+
+def usage(used: int) -> tuple[int, int]:
+    """The CPU time in microseconds and the most KiB that are noted in a file of `start`; close it.
+
+    Both are 0 if nothing is noted, because the program was killed with its stand-in.
+    """
+    noted = os.pread(used, 100, 0).split()
+    os.close(used)
+    return (int(noted[0]), int(noted[1])) if noted else (0, 0)
 
 
 def _paths(program: bytes, environment: "Environment") -> list[bytes]:
@@ -231,18 +371,30 @@ class _ProgramRunner:
         while (order := self._next_order()) is not None:
             while self._reap():
                 pass
-            (title, quiet, folder, count, *texts), stdin = order
+            (title, quiet, user, folder, count, *texts), stdin = order
             arguments, added = texts[: int(count)], texts[int(count) :]
             self._show(title)
             variables = (text.partition(b"=") for text in added)
-            environment = self._environment | {name: value for name, _, value in variables}
+            environment = {name: value for name, _, value in variables}
+            if not user:
+                environment = self._environment | environment
+            used = os.memfd_create("used") if user else -1
+            whose = user or None
             try:
-                pid = start(arguments, environment, folder or None, stdin, quiet=bool(quiet))
+                pid = start(
+                    arguments, environment, folder or None, stdin,
+                    quiet=bool(quiet), user=whose, used=used,
+                )  # fmt: skip
+            except RefusedError as error:
+                import json  # noqa: PLC0415  # few programs need it
+
+                os.close(used)
+                self._tell(json.dumps({"refused": str(error)}).encode())
             except OSError as error:
                 what = 0 if error.filename is None else 1 + (error.filename == os.fsdecode(folder))
                 self._tell(b'{"unstarted":[%d,%d]}' % (error.errno or 0, what))
             else:
-                self._tell(self._wait(pid))
+                self._tell(self._wait(pid, used))
             self._show(os.fsencode(IDLE))
 
     def _next_order(self) -> tuple[list[bytes], bytes] | None:
@@ -263,7 +415,7 @@ class _ProgramRunner:
             found += chunk
         return bytes(found)
 
-    def _wait(self, program: int) -> bytes:
+    def _wait(self, program: int, of_other: int) -> bytes:
         """Wait for the end of a program, and reap its orphans; return how it has ended."""
         peak_kb = 0
         while True:
@@ -279,6 +431,8 @@ class _ProgramRunner:
                     code = os.waitstatus_to_exitcode(status)
                     how = b"%d,null" % code if code >= 0 else b"null,%d" % -code
                     cpu_us = round((used.ru_utime + used.ru_stime) * 1_000_000)
+                    if of_other >= 0:
+                        cpu_us, peak_kb = usage(of_other)
                     return b'{"exited":[%s,%d,%d]}' % (how, cpu_us, peak_kb)
 
     def _is_stop(self) -> bool:

@@ -64,8 +64,10 @@ FROM_PROGRAM_RUNNER = Shapes(
         # The number of the error; whether something was lacking (0), or what is wrong: the program
         # (1), its folder (2).
         "unstarted": {"unstarted": each(whole(0, 4095), whole(0, 2))},
+        # It is to run as another user, and is not started.
+        "refused": {"refused": brief_text},
     },
-    longest=2**10,
+    longest=2**12,
 )
 """The messages that a worker accepts from a process that runs programs."""
 
@@ -94,6 +96,7 @@ TO_RUNNER = Shapes(
                 cron=maybe(text(LONGEST_CRON)),
                 timezone=line,
                 delay=whole(),
+                run_as=maybe(line),
                 owner=line,
                 fence=any_whole,
                 data_limit=whole(),

@@ -33,7 +33,7 @@ Rows = MutableMapping[str, Row]
 
 _DECLARED = (
     *("key", "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time"),
-    *("alive_time", "options", "local_time", "label"),
+    *("alive_time", "options", "local_time", "label", "run_as"),
 )
 _FREE: Mapping[str, Any] = {"held_by": None, "held_until": None}
 _SETTLED = ("next_time", "attempt", "status", "reason", *TOLD)

@@ -24,7 +24,7 @@ from psched.base.texts import brief
 from psched.config import Config
 from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry
 from psched.core.policy import Run
-from psched.handlers.exec import Command
+from psched.handlers.exec import Command, refused_text
 from psched.output.captured import UNKNOWN, CapturedOutput, LiveOutput, Pipe, Whose
 from psched.process.child import KillLadder
 from psched.process.kernel import title_of
@@ -567,6 +567,8 @@ def _end_of_program(
     if "exited" in message:
         how, used = message["exited"][:2], message["exited"][2:]
         failure = command.failure_of(ProgramEnd(*how))
+    elif "refused" in message:
+        failure = refused_text(command.user, message["refused"])
     else:
         number, what = message["unstarted"]
         of = () if not what else (command.arguments[0] if what == 1 else command.folder,)

@@ -89,7 +89,11 @@ exec {python} -m {module} "$@"
 """
 """A program in /opt/psched/bin: this interpreter and these sources, wherever they really are."""
 
-MODULES = {"psched-master": "psched.cli.daemon.master", "psched": "psched"}
+MODULES = {
+    "psched-master": "psched.cli.daemon.master",
+    "psched": "psched",
+    "psched-run-as": "psched.process.run_as_helper",
+}
 """The module that each program runs."""
 
 QUICK = """\

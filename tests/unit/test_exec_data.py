@@ -1,16 +1,19 @@
 """The payload of type exec: checked when it is declared, and when it is run."""
 
 from dataclasses import replace as changed
+from typing import ClassVar
 
 import pytest
 
+from psched.application.dispatch import call_handler
 from psched.application.task import Task
 from psched.base.errors import InvalidError, NotAllowedError
 from psched.base.exec_data import check_declared_exec, check_exec
 from psched.config import from_mapping
-from psched.core.declare import declare, redeclare
+from psched.core.declare import declare, derive, redeclare
+from psched.core.definition import parse_row
 from psched.core.model import QUARANTINED, Row
-from psched.handlers.exec import Exec
+from psched.handlers.exec import Exec, Program, find_command
 
 GOOD = {"command": ["true"]}
 
@@ -62,6 +65,19 @@ ON = from_mapping({"url": "sqlite:///unused.db"})
 
 def now():
     return 1_800_000_000
+
+
+ASSIGNMENT = {
+    "key": "k",
+    "type": "exec",
+    "scheduled_time": 1,
+    "attempt": 1,
+    "cron": None,
+    "timezone": "UTC",
+    "delay": 0,
+    "owner": "me",
+    "fence": 1,
+}
 
 
 def task(data):
@@ -171,3 +187,50 @@ def test_a_program_that_is_not_allowed_is_refused_before_the_data_are_checked():
 
     with pytest.raises(NotAllowedError, match='"env" is refused'):
         Restricted(task({**GOOD, "env": {"A": 1}}))
+
+
+class TestRunAs:
+    FIELDS: ClassVar = {"type": "exec", "data": GOOD, "next_time": 1}
+
+    def test_a_program_can_have_a_user_and_nothing_else(self):
+        assert declare("k", {**self.FIELDS, "run_as": "www-data"}, ON, now).run_as == "www-data"
+        with pytest.raises(InvalidError, match=r"^run_as: needs the type exec"):
+            declare("k", {"type": "mail", "run_as": "backup", "next_time": 1}, ON, now)
+        row = declare("k", {**self.FIELDS, "run_as": "backup"}, ON, now)
+        with pytest.raises(InvalidError, match=r"^run_as: needs the type exec"):
+            redeclare(row, {"type": "mail"}, ON, now)
+        assert redeclare(row, {"run_as": None}, ON, now).run_as is None
+
+    @pytest.mark.parametrize("name", ["", "0", "a b", "../x", "-u", "a\nb", "a:b", "x" * 65])
+    def test_a_name_that_no_user_has_is_refused(self, name):
+        with pytest.raises(InvalidError, match=r"^run_as: "):
+            declare("k", {**self.FIELDS, "run_as": name}, ON, now)
+
+    def test_a_row_with_an_impossible_user_is_not_understood(self):
+        row = Row(key="k", type="exec", data='{"command":["true"]}', next_time=5, run_as="a b")
+        with pytest.raises(InvalidError, match=r"^run_as: "):
+            parse_row(row, ON)
+
+    def test_an_extra_run_has_the_user_of_its_schedule(self):
+        row = declare("k", {**self.FIELDS, "run_as": "backup"}, ON, now)
+        assert derive("k.extra", row, {}, ON).run_as == "backup"
+
+    @pytest.mark.parametrize("allowed", [False, ["/bin/false"]])
+    def test_the_list_of_root_is_asked_in_place_of_exec_type(self, allowed):
+        handler = type("Handler", (Exec,), {"allowed": allowed})
+        fields = {"run_as": "backup", **ASSIGNMENT}
+
+        command = find_command(handler, fields, b'{"command": "x", "shell": true}')
+
+        assert command is not None
+        assert (command.user, command.arguments[0]) == ("backup", "/bin/sh")
+        without = find_command(handler, {**fields, "run_as": None}, b'{"command": ["/bin/true"]}')
+        assert without is None
+
+    @pytest.mark.parametrize("handler", [Program, print, type("Users", (), {})])
+    def test_no_other_handler_runs_what_is_for_another_user(self, handler):
+        fields = {**ASSIGNMENT, "run_as": "backup", "data": "{}"}
+
+        assert find_command(handler, fields, b"{}") is None
+        with pytest.raises(NotAllowedError, match=r"^run_as: backup: only the built-in type exec"):
+            call_handler(handler, Task(fields, None), fields, offer_kill=id, run_awaitable=id)

@@ -22,6 +22,7 @@ from psched.cli.install.files import (
     service_files,
     user_files,
 )
+from psched.process.run_as_list import parse as parse_list
 
 ROOT = Path(__file__).parents[2]
 MASTER = Path("/opt/somewhere/bin/psched-master")
@@ -49,8 +50,8 @@ def image(tmp_path):
 def install(environment, image, capsys):
     """A function that installs into the image, and returns what was printed."""
 
-    def installing(*, dry_run=False, remove=False):
-        installation = Installation(environment, image, dry_run=dry_run)
+    def installing(*, dry_run=False, remove=False, run_as=False):
+        installation = Installation(environment, image, dry_run=dry_run, run_as=run_as)
         installation.remove() if remove else installation.run()
         return capsys.readouterr().out
 
@@ -103,6 +104,30 @@ def test_all_files_are_installed_with_their_modes_and_the_program_of_this_enviro
         status = (image / path).stat()
         assert (stat.S_IMODE(status.st_mode), status.st_gid) == expected
     assert f"systemctl --root={image} enable psched" in shown
+
+
+def test_the_helper_of_root_is_installed_if_it_is_asked_for_and_allows_nothing(install, image):
+    shown = install(run_as=True)
+
+    text = (image / "etc/systemd/system/psched-run-as.service").read_text()
+    helper = MASTER.with_name("psched-run-as")
+    assert re.findall("^ExecStart=.*", text, re.MULTILINE) == [f"ExecStart={helper} psched"]
+    example = image / "etc/psched/run_as.example"
+    assert not parse_list(example.read_text())
+    assert not example.with_suffix("").exists()
+    assert f"cp {example} {image}/etc/psched/run_as " in shown
+    assert f"systemctl enable --root={image} psched-run-as.socket" in shown
+    install(remove=True)
+    assert not [*image.rglob("*run?as*")]
+
+
+def test_an_environment_that_others_may_change_is_none_for_root(tmp_path):
+    master = tmp_path / "bin/psched-master"
+    master.parent.mkdir()
+    master.touch()
+
+    with pytest.raises(ConfigError, match=f"{master}: .* root must not run what others may change"):
+        Environment(tmp_path, master, ROOT, ()).check_for_root()
 
 
 def test_a_second_time_changes_nothing(install, image):

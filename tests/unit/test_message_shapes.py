@@ -48,8 +48,8 @@ SETTINGS = {
 
 ASSIGNMENT = {
     "key": "s1", "type": "t", "scheduled_time": 60, "attempt": 1, "cron": None, "timezone": "UTC",
-    "delay": 0, "owner": "n.1", "fence": 1, "data_limit": 1024, "on_return": "finish",
-    "output": "pipe", "result": "explicit",
+    "delay": 0, "run_as": None, "owner": "n.1", "fence": 1, "data_limit": 1024,
+    "on_return": "finish", "output": "pipe", "result": "explicit",
 }  # fmt: skip
 
 MASTER = {

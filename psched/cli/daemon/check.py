@@ -4,7 +4,7 @@ import atexit
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from ipaddress import ip_address
@@ -36,6 +36,7 @@ from psched.config.monitoring import parse_url, problems_here
 from psched.config.remarks import is_unverified, remarks
 from psched.config.urls import MEMORY, file_of
 from psched.core.history.records import GONE_AFTER
+from psched.core.model import Row
 from psched.core.output import KEPT
 from psched.core.selection import Selection
 from psched.core.store_protocol import Store
@@ -45,8 +46,10 @@ from psched.handlers.permissions import (
     describe_triggers,
     find_missing,
 )
+from psched.handlers.run_as import refusals
 from psched.notify.addresses import refusal
 from psched.process.inheritance import UserDescriptors, is_users, open_descriptors
+from psched.process.program_runner import SOCKET
 from psched.process.signals import unblock
 from psched.process.spawn import launch, prepare
 from psched.service.functions import App
@@ -287,16 +290,41 @@ def _check_database(settings: Config, problems: _Problems) -> None:
         with problems.collected():
             for line in (*_pauses(store), *_zone_data(store)):
                 click.echo(f"  {line}")
+        of_others: list[Row] = []
         with problems.collected():
             store.try_rights()
             click.echo("  rights: may be read and written: ok")
             for row in store.rows(Selection(limit=_MOST_SCHEDULES)):
                 warn_of_steps(row.key, row.cron)
+                if row.run_as is not None:
+                    of_others.append(row)
+        with problems.collected():
+            for line in _run_as(of_others, settings):
+                click.echo(f"  {line}")
         with problems.collected():
             for line in _measure(store, settings):
                 click.echo(f"  {line}")
     finally:
         store.disconnect()
+
+
+def _run_as(rows: Sequence[Row], settings: Config) -> Iterator[str]:
+    """Whether this host would start the programs of rows that run as other users."""
+    users = sorted({row.run_as for row in rows if row.run_as is not None})
+    if not users:
+        return
+    try:
+        refused = dict(refusals(rows, settings))
+    except OSError as error:
+        raise ConfigError(
+            f"run_as: rows run as {', '.join(users)}, but the helper of root cannot be asked"
+            f" ({SOCKET}: {error.strerror}): psched install-systemd --run-as installs it, and only"
+            " root and the user of the service can ask it"
+        ) from None
+    yield f"run_as: {', '.join(users)}: {'refused' if refused else 'allowed'}"
+    if refused:
+        told = [f"{key}: run_as is refused: {why}" for key, why in refused.items()]
+        raise ConfigError("\n".join(told))
 
 
 def _describe_history(store: Store, settings: Config) -> str:

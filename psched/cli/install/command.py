@@ -16,6 +16,7 @@ from psched.cli.install.files import (
     Environment,
     State,
     SystemFile,
+    run_as_files,
     service_files,
     service_group,
     user_files,
@@ -30,6 +31,11 @@ _HOST = Path("/")
 
 @click.command("install-systemd")
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@click.option(
+    "--run-as",
+    is_flag=True,
+    help="Also install psched-run-as, the helper of root that starts programs as other users.",
+)
 @click.option("--remove", is_flag=True, help="Stop the service, and remove what was installed.")
 @click.option(
     "--root",
@@ -38,7 +44,9 @@ _HOST = Path("/")
     help="Install below this folder, the root of an image in which psched has the same path.",
 )
 @click.pass_obj
-def install_systemd(location: ConfigLocation, *, dry_run: bool, remove: bool, root: Path) -> None:
+def install_systemd(
+    location: ConfigLocation, *, dry_run: bool, run_as: bool, remove: bool, root: Path
+) -> None:
     """Install the systemd unit, its user, and a configuration.
 
     As root. The unit starts the psched-master of the environment in which this command runs. Files
@@ -55,7 +63,9 @@ def install_systemd(location: ConfigLocation, *, dry_run: bool, remove: bool, ro
     environment = Environment.current()
     if not remove:
         environment.check()
-    installation = Installation(environment, root, dry_run=dry_run)
+        if run_as:
+            environment.check_for_root()
+    installation = Installation(environment, root, dry_run=dry_run, run_as=run_as)
     if not dry_run and os.geteuid() != 0:
         raise ConfigError(
             f"only root can {'remove' if remove else 'install'} a unit; run: sudo"
@@ -68,10 +78,14 @@ def install_systemd(location: ConfigLocation, *, dry_run: bool, remove: bool, ro
 class Installation:
     """Installs the files below a root folder, and prints each step."""
 
-    def __init__(self, environment: Environment, root: Path, *, dry_run: bool) -> None:
+    def __init__(
+        self, environment: Environment, root: Path, *, dry_run: bool, run_as: bool = False
+    ) -> None:
         self._environment = environment
         self._root = root
         self._dry_run = dry_run
+        self._run_as = run_as_files(environment, root)
+        self._installs_run_as = run_as
 
     def run(self) -> None:
         """Take all steps, and print what to run next."""
@@ -86,6 +100,8 @@ class Installation:
         self._call_if_installed("systemd-tmpfiles", "--create", *below, "psched.conf")
         for file in service_files(self._environment, self._root):
             self._install(file)
+        for file in self._run_as if self._installs_run_as else ():
+            self._install(file)
         if self._systemd_runs():
             self._call("systemctl", "daemon-reload")
         self._print_next()
@@ -95,10 +111,17 @@ class Installation:
         if self._dry_run:
             click.echo("Nothing is changed. Without --dry-run, these steps are taken:")
         files = service_files(self._environment, self._root)
-        if any(file.master and file.target.is_file() for file in files):  # a masked unit is none
-            where = "--now" if self._systemd_runs() else f"--root={self._root}"
-            self._call_if_installed("systemctl", "disable", where, "psched")
-        for file in files + user_files(self._environment, self._root):
+        helpers = [file for file in self._run_as if file.target.is_file()]
+        for units, found in (
+            (("psched",), files),
+            (("psched-run-as.socket", "psched-run-as"), helpers),
+        ):
+            if any(
+                file.master and file.target.is_file() for file in found
+            ):  # a masked unit is none
+                where = "--now" if self._systemd_runs() else f"--root={self._root}"
+                self._call_if_installed("systemctl", "disable", where, *units)
+        for file in helpers + files + user_files(self._environment, self._root):
             state = file.state() if self._dry_run else file.remove()
             word = {State.SAME: "remove", State.REPLACE: "remove", State.WRITE: "missing"}
             click.echo(f"{word.get(state, state.value):8} {file.target}")
@@ -154,12 +177,20 @@ class Installation:
         config = self._root / CONFIG.lstrip("/")
         edit = f"edit {config}", "url: your database; dispatch: your handlers"
         steps = [edit, (init, "creates the tables, or upgrades them"), _enable(self._root)]
+        if self._installs_run_as:
+            where = "--now" if self._root == _HOST else f"--root={self._root}"
+            example = self._run_as[0].target
+            steps = [
+                (f"cp {example} {example.with_suffix('')}", "which programs run as whom: edit it"),
+                (f"systemctl enable {where} psched-run-as.socket", "tasks can ask the helper"),
+                *steps,
+            ]
         if self._systemd_runs():
             active, _ = _result(["systemctl", "is-active", "--quiet", "psched"])
             if active == 0:
                 steps[-1] = "systemctl restart psched", "stops it, and starts this version"
         elif self._root != _HOST:
-            steps[1:] = [_enable(self._root), (init, "in the image, when it has been started")]
+            steps[-2:] = [_enable(self._root), (init, "in the image, when it has been started")]
         width = max(len(step) for step, _ in steps)
         click.echo("\nNext:")
         for step, comment in steps:

@@ -19,6 +19,8 @@ from typing import Self
 
 import psched
 from psched.base.errors import ConfigError
+from psched.process.run_as_list import PATH as ROOTS_LIST
+from psched.process.run_as_list import why_changeable
 
 USER = "psched"
 """The user and the group of the unit; systemd/psched.sysusers.conf creates both."""
@@ -103,6 +105,15 @@ class Environment:
                         f"{path}: the service's user {USER} cannot use it, so the service could not"
                         f" start; allow it: {self._fix(path)}"
                     )
+
+    def check_for_root(self) -> None:
+        """Check that root can run a program of the environment: that only root may change it."""
+        for file in self.master, *self.used:
+            if (why := why_changeable(str(file))) is not None:
+                raise ConfigError(
+                    f"{file}: {why}; root must not run what others may change, so psched-run-as"
+                    " needs an environment that belongs to root"
+                )
 
     def _fix(self, path: Path) -> str:
         if path.is_relative_to(self.prefix):
@@ -303,6 +314,18 @@ def service_files(environment: Environment, root: Path) -> list[SystemFile]:
             master=environment.master,
         ),
         SystemFile(systemd / "psched.logrotate", "/etc/logrotate.d/psched", root),
+    ]
+
+
+def run_as_files(environment: Environment, root: Path) -> list[SystemFile]:
+    """Return the units of the helper that starts programs as other users, and a list's example."""
+    systemd, etc = environment.shipped / "systemd", environment.shipped / "etc"
+    units = "/etc/systemd/system/psched-run-as"
+    helper = environment.master.with_name("psched-run-as")
+    return [
+        SystemFile(etc / "run_as.example", f"{ROOTS_LIST}.example", root, mode=0o640, own=True),
+        SystemFile(systemd / "psched-run-as.socket", f"{units}.socket", root),
+        SystemFile(systemd / "psched-run-as.service", f"{units}.service", root, master=helper),
     ]
 
 

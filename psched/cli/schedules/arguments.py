@@ -41,6 +41,13 @@ so that every clock change of a year is found."""
 _MOST_WARNINGS = 4
 
 
+run_as_option = click.option(
+    "--run-as",
+    metavar="USER",
+    help="Run the program as this Unix user, if root's list allows it (type exec).",
+)
+
+
 def fields_of_a_schedule(*, new: bool) -> Callable[[Command], Command]:
     """Return a decorator that adds the options to a command."""
     made = (
@@ -89,6 +96,7 @@ def fields_of_a_schedule(*, new: bool) -> Callable[[Command], Command]:
                 new=new,
             ),
         ),
+        run_as_option,
         lasting(
             "--jitter",
             whole=True,

@@ -14,7 +14,7 @@ from psched.cli import options
 from psched.cli.opening import settings_to_write, warn_of_types
 from psched.cli.operate import waiting
 from psched.cli.options import ConfigLocation
-from psched.cli.schedules.arguments import ProgramCommand, exec_data, with_program
+from psched.cli.schedules.arguments import ProgramCommand, exec_data, run_as_option, with_program
 from psched.cli.time_format import parse_time
 from psched.config import Config
 from psched.core.columns import decode
@@ -57,6 +57,7 @@ class _PushCommand(ProgramCommand, waiting.WaitingCommand):
 )
 @options.lasting("--kill-timeout", help="Stop an attempt that runs longer.")
 @options.lasting("--retry-wait", whole=True, help="Wait this long after a failed attempt.")
+@run_as_option
 @click.option(
     "--raw",
     is_flag=True,

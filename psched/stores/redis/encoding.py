@@ -23,8 +23,8 @@ other client during this time, 2 to 5 ms.
 
 _LARGEST = 2**63 - 1
 
-_COMPLETE = 30
-"""The number of elements of a row in an answer: the key, next_run_time and 28 columns.
+_COMPLETE = 31
+"""The number of elements of a row in an answer: the key, next_run_time and 29 columns.
 
 If the script could not read the row's hash, the row has fewer elements.
 """
@@ -45,6 +45,7 @@ def add_arguments(row: Row) -> Sequence[Argument]:
         optional_text(row.options),
         optional_text(row.local_time),
         optional_text(row.label),
+        optional_text(row.run_as),
     )
 
 
@@ -72,6 +73,7 @@ def replace_arguments(seen: Row, new: Row) -> Sequence[Argument]:
         optional_number(new.created_at),
         optional_number(new.retain_until),
         optional_text(new.label),
+        optional_text(new.run_as),
         *_told(new),
     )
 
@@ -170,7 +172,7 @@ def row_of(answer: Sequence[Any]) -> Row:
         kind, data, cron, timezone, delay, next_time, owner, fence, settled_by, attempt, status,
         reason, version, created_at, alive_time, options, retain_until, claimed_at, held_by,
         held_until, decided_until, moved_at, local_time, reason_code, paused_at, paused_until,
-        pause_note, label,
+        pause_note, label, run_as,
     ) = columns  # fmt: skip
     return Row(
         key=decoded(key),
@@ -203,6 +205,7 @@ def row_of(answer: Sequence[Any]) -> Row:
         paused_until=whole(paused_until),
         pause_note=decoded_or_none(pause_note),
         label=decoded_or_none(label),
+        run_as=decoded_or_none(run_as),
     )
 
 

@@ -30,7 +30,7 @@ COLUMNS = (
     "fence", "settled_by", "attempt", "status", "reason", "version", "created_at", "alive_time",
     "options", "retain_until", "claimed_at", "held_by", "held_until",
     "decided_until", "moved_at", "local_time", "reason_code", "paused_at", "paused_until",
-    "pause_note", "label",
+    "pause_note", "label", "run_as",
 )  # fmt: skip
 """The columns, in the order of the fields of `psched.core.model.Row`.
 
@@ -282,7 +282,7 @@ class Statements:
             " type = :type, data = :data, cron = :cron, timezone = :timezone,"
             " delay = :delay, next_time = :next_time, status = :status, reason = :reason,"
             " attempt = :attempt, alive_time = :alive_time, options = :options,"
-            " label = :label,"
+            " label = :label, run_as = :run_as,"
             " created_at = COALESCE(:created_at, created_at), retain_until = :retain_until,"
             " next_run_time ="
             " CASE WHEN leased_by IS NULL THEN :next_run_time ELSE next_run_time END,"
@@ -439,6 +439,7 @@ _INSERTED = {
     "options": "TEXT",
     "local_time": "TEXT",
     "label": "TEXT",
+    "run_as": "TEXT",
 }
 """The columns of a new row that differ between rows, and their types in PostgreSQL."""
 
@@ -484,7 +485,7 @@ def as_seen(columns: Columns) -> dict[str, Any]:
 _REPLACED = (
     "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "status", "reason",
     "attempt", "alive_time", "options", "created_at", "retain_until",
-    "label", *TOLD,
+    "label", "run_as", *TOLD,
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from psched.testing.store_contract.bench import (
     LONG_AGO,
     WithStore,
     add,
+    claim_all,
     due,
     ending,
     leased,
@@ -74,6 +75,15 @@ class SelectionsByRecord(WithStore):
         assert _keys(store, labels=frozenset({'Réports "2"'})) == ["b"]
         assert _keys(store, labels=frozenset({"reports", "reports2", "x"})) == ["a", "d"]
         assert {row.key: row.label for row in store.rows()} == labels
+
+    def test_a_row_keeps_as_whom_it_runs(self, store: Store) -> None:
+        store.add([due("k", run_as="backup"), due("other")], nonce="n")
+        seen = store.get("k")
+        assert seen is not None
+        assert {row.key: row.run_as for row in store.rows()} == {"k": "backup", "other": None}
+        assert store.replace(seen, due("k", run_as="www-data"))
+        claimed = claim_all(store, "w")
+        assert {row.key: row.run_as for row in claimed} == {"k": "www-data", "other": None}
 
     def test_a_label_in_the_options_is_none(self, store: Store) -> None:
         store.add([due("k", options='{"label":"reports"}')], nonce="n")

@@ -369,6 +369,8 @@ def _checked(row: Row) -> StoredRow:
         raise NotSupportedError("alive_time: PerfectSched's table has none for a schedule")
     if row.label is not None:
         raise NotSupportedError("label: PerfectSched's table has none")
+    if row.run_as is not None:
+        raise NotSupportedError("run_as: PerfectSched's table has none")
     options = decode("options", row.options) if row.options else {}
     for name in options.keys() - {payload.OPTION}:
         raise NotSupportedError(f"{name}: PerfectSched's table has no settings for a schedule")

@@ -71,7 +71,7 @@ local COLUMNS = {
   'type', 'data', 'cron', 'timezone', 'delay', 'next_time', 'leased_by', 'fence', 'settled_by',
   'attempt', 'status', 'reason', 'version', 'created_at', 'alive_time', 'options', 'retain_until',
   'claimed_at', 'held_by', 'held_until', 'decided_until', 'moved_at', 'local_time', 'reason_code',
-  'paused_at', 'paused_until', 'pause_note', 'label',
+  'paused_at', 'paused_until', 'pause_note', 'label', 'run_as',
 }
 
 -- When the rows of an answer have more bytes of data and options than this, no row is added to it.
