@@ -503,13 +503,15 @@ def test_lines_that_the_services_user_cannot_run_are_named_before_anything_is_wr
     tab = service.write("cron.d/tab", f"@daily root {secret}\n@daily nobody true\n")
     told = service.invoke("import-crontab", str(tab), "--service-user", "root")
     assert told.exit_code == 1
-    assert told.stderr.splitlines() == [
+    needed, line, *remarks = told.stderr.splitlines()
+    assert needed.endswith("if root's list has these lines, in /etc/psched/run_as:")
+    assert line.startswith("nobody ")
+    assert line.endswith(" /bin/sh -c true sh")
+    assert remarks == [
         f"{tab}:1: root must not execute {secret}",
-        (
-            f"{tab}:2: not imported: cron runs it as nobody, and psched as root; --run-as keeps the"
-            " user, for workers of root; --any-user imports it without"
-        ),
+        f"{tab}:2: nobody cannot enter /nonexistent, the home of nobody: the command runs in /",
     ]
+    assert "run_as: nobody\n" in told.stdout
     refused = service.invoke("import-crontab", str(tab), "--service-user", "nobody", "--run-as")
     assert refused.stderr.startswith("Error: --run-as: only root can run commands as other users")
     imported = service.invoke("import-crontab", str(tab), "--service-user", "root", "--run-as")

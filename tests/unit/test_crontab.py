@@ -10,11 +10,12 @@ import pytest
 from psched import config
 from psched.base.errors import ConfigError
 from psched.contrib.crontab.command import host_zone, session_variables
-from psched.contrib.crontab.crontab_to_schedules import CrontabContext, convert
+from psched.contrib.crontab.crontab_to_schedules import CrontabContext, allowing_lines, convert
 from psched.contrib.crontab.earlier_imports import Known, Line, Origin, line_of, match
 from psched.contrib.crontab.parser import Remark, parse
 from psched.contrib.crontab.service_user import ServiceUser
 from psched.contrib.crontab.shell_command import first_program, is_guarded, program_name
+from psched.process.run_as_list import parse as parse_list
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 HOMES = {"root": "/root", "ann": "/home/ann", "www-data": "/var/www"}
@@ -538,15 +539,20 @@ class TestConversion:
     def test_nothing_silently_runs_as_somebody_else(self):
         tab = "@daily ann a\n@daily www-data b\n# why\n@hourly root c\n"
 
-        [own], remarks = converted(tab, system=True, owner=None)
-        assert own["data"]["command"] == "a"
+        users = {"www-data": Ann("www-data", 33, frozenset([33]))}
+        [own, other], remarks = converted(tab, system=True, owner=None, find_user=users.get)
+        assert (own["data"]["command"], own.get("run_as")) == ("a", None)
+        assert (other["data"]["command"], other["run_as"]) == ("b", "www-data")
+        assert "note" not in other
         assert remarks == [
             Remark(
-                line,
-                f"not imported: cron runs it as {user}, and psched as ann; --run-as keeps the"
+                2, "www-data cannot enter /var/www, the home of www-data: the command runs in /"
+            ),
+            Remark(
+                4,
+                "not imported: cron runs it as root, and psched as ann; --run-as keeps the"
                 " user, for workers of root; --any-user imports it without",
-            )
-            for line, user in ((2, "www-data"), (4, "root"))
+            ),
         ]
 
         declarations, remarks = converted(tab, system=True, owner=None, any_user=True)
@@ -561,6 +567,23 @@ class TestConversion:
             Remark(4, "cron runs it as root, and psched as ann"),
         ]
         assert declarations[1]["data"]["cwd"] == "/"
+
+    def test_root_is_told_the_lines_that_its_list_needs(self):
+        tab = (
+            "SHELL=/bin/bash\n@daily ann a\n@daily www-data b 'c d'\nSHELL=/bin/sh\n@daily bob b\n"
+        )
+        made = imported(tab, system=True, owner=None)
+        homes = {"www-data": "/var/www"}.get
+
+        lines = allowing_lines(made, homes)
+
+        assert lines == [
+            "www-data SHELL=/bin/bash PATH=/usr/bin:/bin /bin/bash -c 'b '\"'\"'c d'\"'\"''",
+            "bob SHELL=/bin/sh PATH=/usr/bin:/bin /bin/sh -c b sh",
+        ]
+        for line, fields in zip(lines, made.declarations[1:], strict=True):
+            [rule] = parse_list(line)
+            assert rule.user == fields["run_as"]
 
     def test_workers_of_root_run_a_line_as_its_user(self):
         users = {"ann": ANN, "www-data": Ann("www-data", 33, frozenset([33]))}

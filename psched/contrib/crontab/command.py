@@ -28,6 +28,7 @@ from psched.contrib.crontab.crontab_to_schedules import (
     KILL_TIMEOUT,
     CrontabContext,
     Imported,
+    allowing_lines,
     convert,
 )
 from psched.contrib.crontab.earlier_imports import Known, Origin, Source, line_of, some
@@ -38,6 +39,7 @@ from psched.core.operations.rescheduled import fields_of
 from psched.files.apply import read_all
 from psched.files.document import Document, Reader, Track
 from psched.files.export import to_yaml
+from psched.process.run_as_list import PATH as ROOTS_LIST
 from psched.triggers.zone import find_zone, zone_names
 
 _FILES = {"debian": ("/etc/environment", "/etc/default/locale"), "cronie": ("/etc/environment",)}
@@ -296,8 +298,7 @@ class Delivery:
 @click.option(
     "--run-as",
     is_flag=True,
-    help="Also import those lines, and run them as their users: by runuser, if the workers are"
-    " root's.",
+    help="Run the lines of other users by runuser, if the workers are root's.",
 )
 @delivery_options
 @click.pass_obj
@@ -349,6 +350,7 @@ def import_crontab(
         any_user=any_user,
         owner=owner,
         home=home_of,
+        find_user=_user,
         run_as=_user if run_as else None,
         former={each.key: each.line for each in known if origin.is_own(each)},
         session=session_variables(dialect) if is_here else {},
@@ -361,6 +363,9 @@ def import_crontab(
     document = Document(origin.label, list(made.declarations))
     remarks = [f"{file}:{each.line}: {each.text}" for each in made.remarks]
     remarks += _ignored(file, content, crontab, dialect, is_here=is_here)
+    if lines := allowing_lines(made, home_of):
+        needed = "psched-run-as runs them as their users if root's list has these lines"
+        click.echo("\n".join([f"{needed}, in {ROOTS_LIST}:", *lines]), err=True)
     delivery.finish(
         document,
         made,

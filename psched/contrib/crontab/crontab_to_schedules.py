@@ -7,6 +7,7 @@ drops missed runs; psched runs the latest of them (``catchup: latest``).
 
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -104,9 +105,11 @@ class CrontabContext:
     owner: str | None  # the user that the crontab belongs to; None if it is a system crontab
     # Returns the path of a user's home folder; None if the user does not exist.
     home: Callable[[str], str | None]
-    # Finds a user of this host; returns None if there is no such user. It is given if ``user`` is
-    # root, and ``runuser`` runs the commands of other users. None means that ``user`` runs all
-    # commands.
+    # Finds a user of this host; returns None if there is no such user.
+    find_user: Callable[[str], ServiceUser | None] = lambda _name: None
+    # The same, given if ``user`` is root, and ``runuser`` runs the commands of other users. None
+    # means that the schedules name the users (``run_as``), or with ``any_user``, that ``user`` runs
+    # all commands.
     run_as: Callable[[str], ServiceUser | None] | None = None
     # The former lines of this crontab, by the keys of their schedules.
     former: Mapping[str, Line] = field(default_factory=dict)
@@ -143,12 +146,15 @@ def convert(crontab: Crontab, context: CrontabContext, settings: Config) -> Impo
         foreign = user not in {None, context.user.name}
         foreign = foreign and context.run_as is None
         text = f"cron runs it as {user}, and psched as {context.user.name}"
-        if foreign and not context.any_user:
+        helped = foreign and user != "root" and not context.any_user
+        if foreign and not helped and not context.any_user:
             ways = "--run-as keeps the user, for workers of root; --any-user imports it without"
             remarks.append(Remark(entry.line, f"not imported: {text}; {ways}"))
             continue
         fields, odd = _fields(entry, user, context, settings)
-        if foreign:
+        if helped:
+            fields["run_as"] = user
+        elif foreign:
             odd.append(text)
         try:
             declare(_key(entry, context.key_prefix), fields, settings, lambda: 0)
@@ -164,6 +170,19 @@ def convert(crontab: Crontab, context: CrontabContext, settings: Config) -> Impo
         accepted.append((entry, fields))
         remarks += (Remark(entry.line, text) for text in odd)
     return _with_keys(accepted, sorted(remarks, key=lambda remark: remark.line), context)
+
+
+def allowing_lines(made: Imported, home: Callable[[str], str | None]) -> Sequence[str]:
+    """The lines that root's list needs, see `psched.process.run_as_list`."""
+    lines = []
+    for fields in made.declarations:
+        if (user := fields.get("run_as")) is not None:
+            data, own = fields["data"], {"HOME": home(user), "LOGNAME": user, "USER": user}
+            env = [f"{n}={v}" for n, v in data["env"].items() if own.get(n) != v]
+            command = data["command"]
+            words = ["/bin/sh", "-c", command, "sh"] if data.get("shell") else command
+            lines.append(shlex.join([user, *env, *words]))
+    return [*dict.fromkeys(lines)]
 
 
 def _user_in(entry: Entry, context: CrontabContext) -> str | None:
@@ -210,7 +229,12 @@ def _fields(
     env |= {n: v for n, v in entry.variables.items() if n not in {*_NO_VARIABLES, *names}}
     env |= dict.fromkeys(names, user) if user is not None else {}
     wrapper, runner = list[str](), context.user
-    if user is not None and user != runner.name and context.run_as is not None:
+    keeps_user = user is not None and user != runner.name and not context.any_user
+    if keeps_user and context.run_as is None:
+        found = context.find_user(user or "")
+        runner = found or runner
+        odd += [] if found is not None else [f"this host has no user {user}, so it is refused"]
+    elif user is not None and keeps_user and context.run_as is not None:
         # runuser would set HOME as the system knows it, not as the crontab sets it.
         home_again = ["/usr/bin/env", f"HOME={env['HOME']}"] if "HOME" in env else []
         wrapper = [_RUNUSER, "-u", user, "--", *home_again]
@@ -250,7 +274,7 @@ def _fields(
         "data": data,
         **_POLICY,
         **({} if policy == "debian" else {"dst_policy": "debian"}),
-        "note": _note(entry, user if user != context.user.name and not wrapper else None),
+        "note": _note(entry, user if user != context.user.name and not keeps_user else None),
     }
     return {name: value for name, value in fields.items() if value is not None}, odd
 
