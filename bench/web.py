@@ -10,8 +10,8 @@ from harness import Sample
 from past import fill
 from psched.app import CLOCK, open_schedules
 from psched.cli.top.snapshot import Reader
-from psched.cli.web.site import Site
 from psched.config import from_mapping
+from psched.web.site import Site
 
 PAGES: dict[str, tuple[str, dict[str, str]]] = {
     "timeline of 12 h": ("/", {}),

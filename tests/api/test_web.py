@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from psched.cli.history.live_output import LiveHere
-from psched.cli.web import occurrence, pages, search
-from psched.cli.web import site as site_module
+from psched.web import occurrence, pages, search
+from psched.web import site as site_module
 from support.run_records import not_run, run_record
 from support.web_pages import get, site_of
 

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from psched import testing
-from psched.cli.web import pages, timeline
-from psched.cli.web.search import parse_search
 from psched.client.collection import ScheduleCollection
 from psched.core.output import OutputRecord
+from psched.web import pages, timeline
+from psched.web.search import parse_search
 from support.run_records import not_run, run_record, worker_record
 from support.web_pages import get, site_of
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from psched.base.clock import SystemClock
 from psched.cli.top.snapshot import Reader
-from psched.cli.web.site import Site
+from psched.web.site import Site
 
 
 class _Tags(HTMLParser):

@@ -12,12 +12,12 @@ from psched.cli.shown import columns_for
 from psched.cli.text_table import Column, Item, View, headings_of
 from psched.cli.time_format import local_times
 from psched.cli.top.snapshot import Reader
-from psched.cli.web.fates import kind_of
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.core.history.run import Run
 from psched.core.operations.extra_runs import schedule_key
 from psched.reports.redaction import Redaction
+from psched.web.fates import kind_of
 
 REFRESH = 5  # seconds after which a browser reads a page of what happens now again
 PATIENCE = 2.0  # seconds in which the masters of this host must answer, while other requests wait
@@ -89,7 +89,7 @@ class Page(NamedTuple):
 class Cell(NamedTuple):
     """A cell of a table, with what it links to, and its style; both can be empty.
 
-    ``kind`` is the kind of `psched.cli.web.fates` whose icon stands before the text; often empty.
+    ``kind`` is the kind of `psched.web.fates` whose icon stands before the text; often empty.
     """
 
     text: str

@@ -14,7 +14,13 @@ from psched.cli.text_table import Column, View
 from psched.cli.time_format import format_distance, format_time, local_times, short_time
 from psched.cli.top.rendering import WARNING, Section, about_master, sections_of
 from psched.cli.top.snapshot import Snapshot
-from psched.cli.web.asked import (
+from psched.core.alerts.alert import Alert
+from psched.core.history.records import Fate
+from psched.core.history.run import Run
+from psched.core.model import EXPIRED, FAILED, PAUSED, QUARANTINED, RUNNING, WAITING, Row
+from psched.core.operations.extra_runs import schedule_key
+from psched.core.operations.overview import DUE, MOST_COUNTED
+from psched.web.asked import (
     REFRESH,
     Asked,
     Cell,
@@ -25,12 +31,6 @@ from psched.cli.web.asked import (
     schedule_link,
     table_of,
 )
-from psched.core.alerts.alert import Alert
-from psched.core.history.records import Fate
-from psched.core.history.run import Run
-from psched.core.model import EXPIRED, FAILED, PAUSED, QUARANTINED, RUNNING, WAITING, Row
-from psched.core.operations.extra_runs import schedule_key
-from psched.core.operations.overview import DUE, MOST_COUNTED
 
 _SHOWN = 10  # the most rows of a list
 _ALERTS = 100  # the most open alerts that are read

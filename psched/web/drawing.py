@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from psched.base.texts import counted, visible
 from psched.cli.time_format import format_took, reader_zone, short_time, zone_label
-from psched.cli.web.asked import Asked, Page, link, run_link, schedule_link
-from psched.cli.web.fates import KINDS
-from psched.cli.web.search import HINTS, word_of
-from psched.cli.web.timeline import (
+from psched.web.asked import Asked, Page, link, run_link, schedule_link
+from psched.web.fates import KINDS
+from psched.web.search import HINTS, word_of
+from psched.web.timeline import (
     GROUPINGS,
     SPANS,
     USUAL_SPAN,

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from psched.base.errors import InvalidError
 from psched.cli.schedules.listing import SHOWN_STATES, find_rows, last_runs_of
-from psched.cli.web.asked import Asked
 from psched.core.history.run import Run
 from psched.core.model import Row
 from psched.core.operations.extra_runs import schedule_key
 from psched.core.selection import is_pattern, matches
+from psched.web.asked import Asked
 
 MOST_READ = 20_000  # the most rows that a search reads; it takes less than a second
 QUALIFIERS = ("state", "type", "label")

@@ -94,9 +94,9 @@ def _serve(place: Place, settings: Config, hosts: Collection[str] | None) -> Non
     # Few commands need these packages.
     from psched.cli import trigger_helper  # noqa: PLC0415
     from psched.cli.top.snapshot import Reader  # noqa: PLC0415
-    from psched.cli.web.asked import PATIENCE  # noqa: PLC0415
-    from psched.cli.web.site import Site  # noqa: PLC0415
     from psched.monitor.server import HttpServer  # noqa: PLC0415
+    from psched.web.asked import PATIENCE  # noqa: PLC0415
+    from psched.web.site import Site  # noqa: PLC0415
 
     trigger_helper.start()  # the server has threads
     schedules = open_schedules(settings)

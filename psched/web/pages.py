@@ -30,7 +30,9 @@ from psched.cli.time_format import (
     reader_zone,
     short_time,
 )
-from psched.cli.web.asked import (
+from psched.core.history.records import WHOLE
+from psched.core.history.run import Run
+from psched.web.asked import (
     Asked,
     Page,
     link,
@@ -41,13 +43,11 @@ from psched.cli.web.asked import (
     table_of_runs,
     with_icons,
 )
-from psched.cli.web.drawing import timeline_page
-from psched.cli.web.fates import KIND_OF_STATUS, kind_of, told
-from psched.cli.web.now import now_page
-from psched.cli.web.occurrence import occurrence_page
-from psched.cli.web.search import HINTS, MOST_READ, QUALIFIERS, Found, parse_search
-from psched.core.history.records import WHOLE
-from psched.core.history.run import Run
+from psched.web.drawing import timeline_page
+from psched.web.fates import KIND_OF_STATUS, kind_of, told
+from psched.web.now import now_page
+from psched.web.occurrence import occurrence_page
+from psched.web.search import HINTS, MOST_READ, QUALIFIERS, Found, parse_search
 
 _STRIP = 30  # the last runs of a schedule that its strip shows
 _STRIPS = 100  # the most strips of a page: each is a request to the store

@@ -14,11 +14,11 @@ from psched.base.texts import storable, visible
 from psched.cli.daemon.masters import table_of
 from psched.cli.time_format import local_times
 from psched.cli.top.snapshot import Reader
-from psched.cli.web.asked import Asked, Page
-from psched.cli.web.pages import PAGES
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.reports.redaction import Redaction
+from psched.web.asked import Asked, Page
+from psched.web.pages import PAGES
 
 _FILES = Path(__file__).parent / "templates"
 

@@ -11,13 +11,13 @@ from psched.cli.history.logs import PRINTED_NOTHING, about_output, output_object
 from psched.cli.schedules.show import fields_of_run
 from psched.cli.shown import result, run_object
 from psched.cli.time_format import format_time, format_took, reader_zone
-from psched.cli.web.asked import PATIENCE, REFRESH, Asked, Page, schedule_link, table_of_runs
-from psched.cli.web.fates import kind_of, late_of
 from psched.core.columns import LATEST_TIME
 from psched.core.history.run import Run
 from psched.core.model import Row
 from psched.core.operations.extra_runs import schedule_key
 from psched.core.output import Output
+from psched.web.asked import PATIENCE, REFRESH, Asked, Page, schedule_link, table_of_runs
+from psched.web.fates import kind_of, late_of
 
 _ATTEMPTS = 100  # the most records of an occurrence that are shown
 _NOT_YET = "No output yet."  # the output of an attempt is stored a moment after its record

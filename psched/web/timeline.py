@@ -21,9 +21,6 @@ from psched.base.errors import InvalidError, NotSupportedError, SchemaError
 from psched.base.texts import counted
 from psched.cli.shown import DUE, shown_reason, shown_status
 from psched.cli.time_format import short_time
-from psched.cli.web.asked import Asked
-from psched.cli.web.fates import kind_of, told
-from psched.cli.web.search import MOST_READ, Found, Search, parse_search
 from psched.core.definition import Definition, parse_row
 from psched.core.history.records import WHOLE
 from psched.core.history.run import Run
@@ -32,6 +29,9 @@ from psched.core.operations.extra_runs import schedule_key, schedule_of
 from psched.core.operations.overview import DURATIONS
 from psched.reports.load import Coming, coming_of, estimate
 from psched.triggers.cron import clock_change_effects
+from psched.web.asked import Asked
+from psched.web.fates import kind_of, told
+from psched.web.search import MOST_READ, Found, Search, parse_search
 
 SPANS: Mapping[str, int] = {
     "20m": 1200,
@@ -69,7 +69,7 @@ class Mark(NamedTuple):
     """Something on a lane. Times are Unix seconds.
 
     Attributes:
-        kind: its kind, see `psched.cli.web.fates.KINDS`.
+        kind: its kind, see `psched.web.fates.KINDS`.
         end: equals ``start`` if it took no time.
         text: what a person is told about it, in one line; empty for what has merely finished, if
             the records are many.
