@@ -220,7 +220,7 @@ def change_chosen(
         if chosen.dry_run:
             failed |= shown.preview_many(result, names_each=names_each)
         else:
-            click.echo(_closing(result, verb))
+            click.echo(closing(result, verb))
     if failed:
         sys.exit(1)
 
@@ -282,7 +282,7 @@ class _Shown:
             self._say(f"Error: {about(key, outcome, self._names)}")
         else:
             self._footer.clear()
-            self._echo(key, _result(self._verb, outcome), outcome, self._ended)
+            self._echo(key, result_of(self._verb, outcome), outcome, self._ended)
             self._note()
 
     def _say(self, text: str) -> None:
@@ -393,7 +393,7 @@ def _name(verb: Verb[Any]) -> str:
     return verb.name.replace("_", "-")
 
 
-def _result(verb: Verb[Any], outcome: Outcome) -> str:
+def result_of(verb: Verb[Any], outcome: Outcome) -> str:
     """What became of a schedule."""
     if isinstance(outcome, Rescheduled) and outcome.changes_nothing:
         return "unchanged"
@@ -428,7 +428,8 @@ def _without_field(key: str, error: PschedError, names: Mapping[str, str]) -> st
     return str(InvalidError(names.get(error.field, error.field), error.problem))
 
 
-def _closing(result: ManyChanged, verb: Verb[Any]) -> str:
+def closing(result: ManyChanged, verb: Verb[Any]) -> str:
+    """What became of the schedules of a selection, in a line."""
     if not (result.changed or result.skipped or result.failed):
         return NONE
     parts = [f"{counted(len(result.changed), 'schedule')} {verb.done}"]

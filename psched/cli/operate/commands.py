@@ -175,14 +175,13 @@ def _backfill(run: Callable[..., Backfill], key: str, *, dry_run: bool) -> Backf
         done = run(dry_run=dry_run, report=note)
     except (KeyboardInterrupt, StoreError) as stopped:
         if not dry_run:
-            text = (
-                f"stopped after {_describe(so_far, dry_run=False)}; the same command adds the rest"
-            )
+            so_far_text = describe_backfill(so_far, dry_run=False)
+            text = f"stopped after {so_far_text}; the same command adds the rest"
             click.echo(f"{key}: {text}", err=True)
         if isinstance(stopped, KeyboardInterrupt):
             raise click.Abort from None
         raise
-    click.echo(f"{key}: {_describe(done, dry_run=dry_run)}")
+    click.echo(f"{key}: {describe_backfill(done, dry_run=dry_run)}")
     return done
 
 
@@ -190,7 +189,8 @@ def _added(number: int, *, dry_run: bool) -> str:
     return f"{counted(number, 'run')} {'would be added' if dry_run else 'added'}"
 
 
-def _describe(done: Backfill, *, dry_run: bool) -> str:
+def describe_backfill(done: Backfill, *, dry_run: bool) -> str:
+    """What a backfill of one schedule has done, or would do."""
     text = _added(len(done.runs), dry_run=dry_run)
     if done.first is not None and done.last is not None:
         first, last = format_time(done.first), format_time(done.last)

@@ -28,7 +28,7 @@ from psched.cli.schedules.arguments import (
 )
 from psched.client.access import ChangedMeanwhileError
 from psched.client.collection import ScheduleCollection
-from psched.client.verbs.editing import Edit
+from psched.client.verbs.editing import Decide, Edit
 from psched.config import OVERRIDES, Config
 from psched.core.declare import TRIGGER_FIELDS
 from psched.core.history.changes import who
@@ -201,7 +201,13 @@ def _apply(
     draft: "_Draft", schedules: ScheduleCollection, seen: Row, settings: Config, *, dry_run: bool
 ) -> Rescheduled:
     """Change the schedule as the text says."""
-    wanted = _parse(draft, seen.key, settings)
+    wanted = row_of_text(draft.text, draft.path, seen.key, settings)
+    decide = change_to(wanted, schedules, seen, settings)
+    return schedules.edit(seen.key, decide, dry_run=dry_run)
+
+
+def change_to(wanted: Row, schedules: ScheduleCollection, seen: Row, settings: Config) -> Decide:
+    """What makes a schedule the wanted one, unless somebody has changed it since it was seen."""
     changes = {name: each.new for name, each in differences(seen, wanted, settings).items()}
 
     def decide(row: Row) -> Mapping[str, Any]:
@@ -212,18 +218,18 @@ def _apply(
             )
         return changes
 
-    return schedules.edit(seen.key, decide, dry_run=dry_run)
+    return decide
 
 
-def _parse(draft: "_Draft", key: str, settings: Config) -> Row:
-    """The row that the text describes."""
+def row_of_text(text: str, path: Path, key: str, settings: Config) -> Row:
+    """The row that a text of one schedule describes, as `psched export` writes it."""
     reader = Reader(settings, now=CLOCK.wall)
-    reader.read_text(draft.text, draft.path)
+    reader.read_text(text, path)
     try:
         rows = [row for document in reader.documents() for row in document.rows.values()]
     except ConfigError as error:
-        text = str(error).replace(f"{draft.path}: ", "")
-        raise ConfigError(text.replace(f"{draft.path}:", "line ")) from None
+        problem = str(error).replace(f"{path}: ", "")
+        raise ConfigError(problem.replace(f"{path}:", "line ")) from None
     if [row.key for row in rows] != [key]:
         raise ConfigError(
             f"schedules: must contain {key} alone; to add another schedule, use psched add or apply"
