@@ -79,7 +79,10 @@ _SUBCOMMANDS = {
     "health": ("cli.daemon.masters:health", "Tell whether this host can run due tasks."),
     "hooks": ("cli.daemon.hooks:hooks", "List the hooks that are told about alerts, or test one."),
     "top": ("cli.top.command:top", "Show what runs now, and what is late, next or failed."),
-    "web": ("web.command:web", "Show schedules and runs in a browser, until Ctrl-C."),
+    "web": (
+        "web.command:web",
+        "Show and change schedules in a browser, until Ctrl-C.",
+    ),
     "load": (
         "cli.operate.load:load_",
         "Show when the coming runs are most, and how to spread them.",

@@ -144,6 +144,15 @@ class Auditor:
             self._note = former
 
     @contextmanager
+    def signed(self, author: Author) -> Iterator[None]:
+        """Record the changes within the block as those of a person whom this program serves."""
+        former, self.author = self.author, author
+        try:
+            yield
+        finally:
+            self.author = former
+
+    @contextmanager
     def together(self) -> Iterator[None]:
         """Record the changes within the block together: every hundred of them, and at its end.
 

@@ -18,6 +18,7 @@ from psched.core.history.run import Run
 from psched.core.operations.extra_runs import schedule_key
 from psched.reports.redaction import Redaction
 from psched.web.fates import kind_of
+from psched.web.users import READ, Right
 
 REFRESH = 5  # seconds after which a browser reads a page of what happens now again
 PATIENCE = 2.0  # seconds in which the masters of this host must answer, while other requests wait
@@ -28,7 +29,8 @@ _MOST_ROWS = 5000  # the most rows of a table
 class Asked(NamedTuple):
     """What a page is made from.
 
-    ``is_gone`` returns whether the client has hung up, so that nobody will read the page.
+    ``is_gone`` returns whether the client has hung up, so that nobody will read the page. ``right``
+    is what the visitor may do.
     """
 
     schedules: ScheduleCollection
@@ -37,6 +39,7 @@ class Asked(NamedTuple):
     redaction: Redaction
     query: Mapping[str, str]
     is_gone: Callable[[], bool]
+    right: Right = READ
 
     def view(self) -> View:
         """How runs are shown."""

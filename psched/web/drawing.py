@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from psched.base.texts import counted, visible
 from psched.cli.time_format import format_took, reader_zone, short_time, zone_label
+from psched.web.actions import act_link
 from psched.web.asked import Asked, Page, link, run_link, schedule_link
 from psched.web.fates import KINDS
 from psched.web.search import HINTS, word_of
@@ -24,6 +25,7 @@ from psched.web.timeline import (
     document,
     read_timeline,
 )
+from psched.web.users import OPERATE, allows
 
 _STEPS = (
     *(60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 14_400, 21_600, 43_200),
@@ -138,6 +140,7 @@ class _Axis:
     def __init__(self, timeline: Timeline, asked: Asked) -> None:
         self._timeline = timeline
         self._asked = asked
+        self._acts = allows(asked.right, OPERATE)
         self._start = timeline.start
         self._seconds = timeline.end - timeline.start
 
@@ -231,7 +234,12 @@ class _Axis:
             if not mark.text:
                 continue
             text, where = visible(mark.text), href
-            if mark.time is not None:
+            is_of_one = lane.by == "schedule" and lane.trigger is not None
+            if mark.kind == "skipped" and mark.number > 1 and is_of_one and self._acts:
+                # The page shows what would run, and runs it.
+                span = {"from": str(int(mark.start)), "to": str(int(mark.end))}
+                where = act_link("backfill", key=lane.name, **span)
+            elif mark.time is not None:
                 where = run_link(mark.key, mark.time)
             x, width = self._place(mark.start), self._width(mark.start, mark.end)
             due = mark.start if mark.due is None else mark.due

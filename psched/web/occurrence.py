@@ -11,13 +11,17 @@ from psched.cli.history.logs import PRINTED_NOTHING, about_output, output_object
 from psched.cli.schedules.show import fields_of_run
 from psched.cli.shown import result, run_object
 from psched.cli.time_format import format_time, format_took, reader_zone
+from psched.client.verbs.extra_runs import CAN_HAVE_EXTRA_RUNS
 from psched.core.columns import LATEST_TIME
+from psched.core.history.records import Fate
 from psched.core.history.run import Run
 from psched.core.model import Row
 from psched.core.operations.extra_runs import schedule_key
 from psched.core.output import Output
+from psched.web.actions import act_link
 from psched.web.asked import PATIENCE, REFRESH, Asked, Page, schedule_link, table_of_runs
 from psched.web.fates import kind_of, late_of
+from psched.web.users import OPERATE, allows
 
 _ATTEMPTS = 100  # the most records of an occurrence that are shown
 _NOT_YET = "No output yet."  # the output of an attempt is stored a moment after its record
@@ -75,6 +79,7 @@ def occurrence_page(asked: Asked) -> Page:
         "schedule": schedule_link(schedule_key(key)),
         "time": "" if time is None or time.isdecimal() else time,
         "why": asked.sentence(answer.sentence),
+        "actions": _actions(asked, row, answer.time, runs),
         "courses": [_course(asked, run, view.now) for run in runs if run.outcome is not None],
         "attempts": table_of_runs(runs, key, view),
         "live": live,
@@ -95,6 +100,21 @@ def occurrence_page(asked: Asked) -> Page:
 
     goes_on = live is not None or no_output == _NOT_YET
     return Page("occurrence", values, document, refresh=REFRESH if goes_on else 0)
+
+
+def _actions(
+    asked: Asked, row: Row | None, time: int | None, runs: Sequence[Run]
+) -> Sequence[tuple[str, str]]:
+    """What can be done with a run that goes on, or with an occurrence that did not run."""
+    if row is None or time is None or not allows(asked.right, OPERATE):
+        return []
+    if row.owner is not None and row.next_time == time:
+        return [("Stop this run", act_link("stop", key=row.key, run=str(row.fence)))]
+    can_run = row.cron is not None and row.state in CAN_HAVE_EXTRA_RUNS
+    if can_run and runs and not any(run.fate == Fate.FINISHED for run in runs):
+        span = {"from": str(time), "to": str(time)}
+        return [("Run it after all", act_link("backfill", key=row.key, **span))]
+    return []
 
 
 def _course(asked: Asked, run: Run, now: float) -> Course:

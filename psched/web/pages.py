@@ -32,6 +32,7 @@ from psched.cli.time_format import (
 )
 from psched.core.history.records import WHOLE
 from psched.core.history.run import Run
+from psched.web.actions import links_for, links_for_many
 from psched.web.asked import (
     Asked,
     Page,
@@ -92,6 +93,7 @@ def _schedules(asked: Asked) -> Page:
         "qualifiers": QUALIFIERS,
         "cut": f"{MOST_READ:,}" if found.is_cut else "",
         "timeline": link("./", q=search.text),
+        "actions": links_for_many(asked, search.text),
         "table": table,
         "strips": strips,
     }
@@ -153,6 +155,7 @@ def _schedule(asked: Asked) -> Page:
         "attempts": table_of_runs(details.attempts or (), key, view),
         "runs": link("runs", key=key),
         "timeline": link("./", q=f'"{key}"' if " " in key else key),
+        "actions": links_for(asked, details.row, has_alerts=bool(details.alerts)),
         "extra_runs": [*extra_run_lines(details)],
         "upcoming": [*_upcoming(details)],
     }

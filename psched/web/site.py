@@ -1,34 +1,48 @@
-"""The WSGI application of the command web: it answers a request with a page, or refuses it."""
+"""The WSGI application of the pages: it answers a request with a page, or refuses it."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+import logging
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import parse_qsl
+from threading import Lock
+from typing import Any, NamedTuple, Protocol
 
 import jinja2
 
-from psched.base.errors import InvalidError, NotFoundError, PschedError
-from psched.base.texts import storable, visible
+from psched.base.errors import (
+    AlreadyExistsError,
+    AlreadyFinishedError,
+    InvalidError,
+    NotFoundError,
+    PschedError,
+)
+from psched.base.texts import visible
 from psched.cli.daemon.masters import table_of
 from psched.cli.time_format import local_times
 from psched.cli.top.snapshot import Reader
+from psched.client.access import ChangedMeanwhileError
+from psched.client.auditor import Author
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.reports.redaction import Redaction
+from psched.web import actions
 from psched.web.asked import Asked, Page
+from psched.web.gate import Gate, Visitor
 from psched.web.pages import PAGES
+from psched.web.request import Request, Response
+from psched.web.users import READ, RIGHTS, Right, allows
 
 _FILES = Path(__file__).parent / "templates"
 
 _STYLE = "/style.css"
+_LOGIN, _LOGOUT, _ACT = "/login", "/logout", "/act"
 _PATHS = {"/": "timeline"} | {f"/{name}": name for name in PAGES if name != "timeline"}
 _API_PREFIX = "/api/v1/"
 _API = {f"{_API_PREFIX}{name}.json": name for name in PAGES}
 """The names of the pages, by their paths as HTML and as JSON."""
-
-_MOST_FIELDS = 20  # the most fields of a query; the pages know fewer
+_API_ACTIONS = {f"{_API_PREFIX}{name}": name for name in actions.ACTIONS}
 
 _POLICY = (
     "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none';"
@@ -39,10 +53,16 @@ _POLICY = (
 _HEADERS = (
     ("Content-Security-Policy", _POLICY),
     ("Cross-Origin-Resource-Policy", "same-origin"),
-    ("Referrer-Policy", "no-referrer"),
+    # A browser tells these pages from where it sends a form, and others nothing.
+    ("Referrer-Policy", "same-origin"),
     ("X-Content-Type-Options", "nosniff"),
     ("Cache-Control", "no-store"),
 )
+
+_CONFLICTS = (AlreadyExistsError, AlreadyFinishedError, ChangedMeanwhileError)
+"""The errors about a schedule that is not as the visitor has seen it."""
+
+_log = logging.getLogger("psched.web")
 
 
 class StartResponse(Protocol):
@@ -52,29 +72,38 @@ class StartResponse(Protocol):
         """Begin the response."""
 
 
+class _Refused(Exception):  # noqa: N818  # no error of the pages
+    """A request is answered with a page that says why not."""
+
+    def __init__(self, status: HTTPStatus, text: str, *headers: tuple[str, str]) -> None:
+        super().__init__(text)
+        self.page = _refusal(status, text)
+        self.headers = headers
+
+
+class _Frame(NamedTuple):
+    """What all pages of a visitor have in common."""
+
+    visitor: Visitor | None
+    csrf: str = ""
+    flash: Sequence[str] = ()
+
+
 class Site:
-    """A WSGI application that shows the schedules of one table, and changes nothing.
+    """A WSGI application that shows the schedules of one table, and changes them for its users.
 
-    One thread at a time can call it, because it has one connection to the store. The connection is
+    One request after the other is answered, because there is one connection to the store. It is
     closed after each request: a page that nobody reads costs the database nothing.
-
-    ``hosts`` are the host names that a request may be addressed to; None means every name. A page
-    of another site could otherwise let a browser read this one, by a name that it makes resolve to
-    this address (DNS rebinding).
     """
 
     def __init__(
-        self,
-        schedules: ScheduleCollection,
-        settings: Config,
-        reader: Reader,
-        *,
-        hosts: Collection[str] | None,
+        self, schedules: ScheduleCollection, settings: Config, reader: Reader, gate: Gate
     ) -> None:
         self._schedules = schedules
         self._settings = settings
         self._reader = reader
-        self._hosts = None if hosts is None else {host.lower() for host in hosts}
+        self._gate = gate
+        self._lock = Lock()
         self._redaction = Redaction(settings.redact)
         # Read once: after an upgrade, the files are those of another version, or are gone.
         files = {each.name: each.read_text("utf-8") for each in _FILES.glob("*.html")}
@@ -93,89 +122,331 @@ class Site:
         self, environ: Mapping[str, Any], start_response: StartResponse
     ) -> Iterable[bytes]:
         """Answer a request, as PEP 3333 defines it."""
-        try:
-            status, kind, body, refresh = self._answer(environ)
-        finally:
-            self._schedules.close()
+        request = Request(environ)
+        with self._lock:
+            try:
+                response = self._answer(request)
+            finally:
+                self._schedules.close()
         headers = [
-            ("Content-Type", f"{kind}; charset=utf-8"),
-            ("Content-Length", str(len(body))),
+            ("Content-Type", f"{response.kind}; charset=utf-8"),
+            ("Content-Length", str(len(response.body))),
             *_HEADERS,
+            *response.headers,
         ]
-        if refresh:
-            headers.append(("Refresh", str(refresh)))
-        if status == HTTPStatus.METHOD_NOT_ALLOWED:
-            headers.append(("Allow", "GET, HEAD"))
-        start_response(f"{status.value} {status.phrase}", headers)
-        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
+        start_response(f"{response.status.value} {response.status.phrase}", headers)
+        return [b"" if request.method == "HEAD" else response.body]
 
-    def _answer(self, environ: Mapping[str, Any]) -> tuple[HTTPStatus, str, bytes, int]:
-        """The status, the media type and the body of a response, and when the page is read again.
+    # --- who may do what --------------------------------------------------------------------
 
-        The latter is in seconds; 0 means never.
-        """
-        path = environ.get("PATH_INFO") or "/"
-        if not self._is_addressed(environ):
-            page = _refusal(
+    def _answer(self, request: Request) -> Response:
+        try:
+            return self._response(request)
+        except _Refused as refused:
+            return self._shown(request, refused.page, _Frame(None), refused.headers)
+        except (PschedError, OSError) as error:
+            return self._shown(request, self._failure(error), _Frame(None))
+
+    def _response(self, request: Request) -> Response:
+        gate, path = self._gate, request.path
+        if not gate.is_addressed(request):
+            raise _Refused(
                 HTTPStatus.FORBIDDEN,
                 "This host name is not allowed. Start psched web with --allowed-host NAME.",
             )
-        elif environ["REQUEST_METHOD"] not in {"GET", "HEAD"}:
-            page = _refusal(HTTPStatus.METHOD_NOT_ALLOWED, "These pages change nothing.")
-        elif path == _STYLE:
-            return HTTPStatus.OK, "text/css", self._style, 0
+        if path == _STYLE:
+            return Response(HTTPStatus.OK, "text/css", self._style)
+        prefix = str(request.environ.get("SCRIPT_NAME", ""))
+        if prefix and not request.environ.get("PATH_INFO"):  # links are relative to a folder
+            return _redirect(prefix.rpartition("/")[2] + "/")
+        if path in {_LOGIN, _LOGOUT} and gate.rules.access is None:
+            return self._log_in_or_out(request)
+        visitor = gate.visitor(request)
+        if visitor is None:
+            return self._unknown(request)
+        if not request.is_safe:
+            return self._changed(request, visitor)
+        return self._looked_at(request, visitor)
+
+    def _log_in_or_out(self, request: Request) -> Response:
+        gate = self._gate
+        if request.is_safe:
+            # A link does nothing before somebody has pressed the button: programs follow links.
+            return self._login_page(request, request.query.get("code", ""))
+        if not gate.is_own(request):
+            raise _Refused(HTTPStatus.FORBIDDEN, _other_site(request))
+        if request.path == _LOGOUT:
+            return _redirect("./", ("Set-Cookie", gate.log_out(request)))
+        if (found := gate.log_in(request)) is None:
+            return self._login_page(request, "", is_refused=True)
+        return _redirect("./", ("Set-Cookie", found[1]))
+
+    def _unknown(self, request: Request) -> Response:
+        """The answer to somebody who may not see the pages."""
+        if self._gate.rules.access is not None:
+            raise _Refused(HTTPStatus.FORBIDDEN, "You may not see these pages.")
+        if request.path.startswith(_API_PREFIX) or not request.is_safe:
+            challenge = "WWW-Authenticate", 'Bearer realm="psched"'
+            text = "Log in first: send Authorization: Bearer TOKEN, or open /login."
+            raise _Refused(HTTPStatus.UNAUTHORIZED, text, challenge)
+        return self._login_page(request, "", status=HTTPStatus.UNAUTHORIZED)
+
+    def _login_page(
+        self,
+        request: Request,
+        code: str,
+        *,
+        is_refused: bool = False,
+        status: HTTPStatus = HTTPStatus.OK,
+    ) -> Response:
+        user = self._gate.link_user(code) if code else None
+        problem = ""
+        if is_refused:
+            problem = "That token or link is unknown, too old, or was used already."
+        elif code and user is None:
+            problem = "This link is unknown, too old, or was used already."
+        if problem:
+            status = HTTPStatus.FORBIDDEN
+        values = {
+            "title": "Log in",
+            "problem": problem,
+            "code": code if user else "",
+            "who": visible(user or ""),
+        }
+        page = Page("login", values, lambda: {"error": problem or "log in"}, status=status)
+        return self._shown(request, page, _Frame(None))
+
+    # --- looking ----------------------------------------------------------------------------
+
+    def _looked_at(self, request: Request, visitor: Visitor) -> Response:
+        path, gate, cookies = request.path, self._gate, list[tuple[str, str]]()
+        is_api = path.startswith(_API_PREFIX)
+        flash: Sequence[str] = ()
+        if not is_api and (found := gate.flash(request)) is not None:
+            flash = found[0]
+            cookies.append(("Set-Cookie", found[1]))
+        if (cookie := gate.visit_cookie(request, visitor)) is not None:
+            cookies.append(("Set-Cookie", cookie))
+        frame = _Frame(visitor, gate.csrf(visitor), flash)
+        if path == _ACT:
+            page = self._made(self._plan_page(request.query), request, visitor, request.query)
+        elif path in _API_ACTIONS:
+            raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "Use POST.", ("Allow", "POST"))
         elif (name := _PATHS.get(path) or _API.get(path)) is None:
             page = _refusal(HTTPStatus.NOT_FOUND, "There is no such page.")
         else:
-            is_gone = environ.get("waitress.client_disconnected", bool)
-            page = self._made(PAGES[name], environ.get("QUERY_STRING", ""), is_gone)
-        if path.startswith(_API_PREFIX):
-            return page.status, "application/json", json.dumps(page.document()).encode(), 0
-        query = environ.get("QUERY_STRING", "")
+            query = {name: value for name, value in request.query.items() if value}
+            page = self._made(PAGES[name], request, visitor, query)
+        return self._shown(request, page, frame, cookies)
+
+    def _shown(
+        self,
+        request: Request,
+        page: Page,
+        frame: _Frame,
+        headers: Sequence[tuple[str, str]] = (),
+    ) -> Response:
+        if request.path.startswith(_API_PREFIX):
+            body = json.dumps(page.document()).encode()
+            return Response(page.status, "application/json", body, headers)
+        query = request.query_text if request.is_safe else ""
         text = self._templates[f"{page.name}.html"].render(
             page.values,
             page=page.name,
-            store=self._store,
+            store=self._store if frame.visitor is not None else "",
             json=f"api/v1/{page.name}.json{'?' if query else ''}{query}",
+            has_json=page.name in PAGES,
+            visitor=frame.visitor,
+            csrf=frame.csrf,
+            flash=frame.flash,
         )
-        return page.status, "text/html", text.encode(errors="replace"), page.refresh
+        if page.refresh:
+            headers = [*headers, ("Refresh", str(page.refresh))]
+        return Response(page.status, "text/html", text.encode(errors="replace"), headers)
 
-    def _is_addressed(self, environ: Mapping[str, Any]) -> bool:
-        """Whether a request names an allowed host."""
-        host = str(environ.get("HTTP_HOST", ""))
-        name = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
-        return self._hosts is None or name.lower() in self._hosts
+    # --- acting -----------------------------------------------------------------------------
 
-    def _made(self, make: Callable[[Asked], Page], query: str, is_gone: Callable[[], bool]) -> Page:
+    def _changed(self, request: Request, visitor: Visitor) -> Response:
+        """Do what a form or a program asks for, if its sender may."""
+        gate, path = self._gate, request.path
+        if request.method != "POST" or path not in {_ACT, *_API_ACTIONS}:
+            allowed = "POST" if path in {_ACT, *_API_ACTIONS} else "GET, HEAD"
+            text = "This page changes nothing."
+            raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, text, ("Allow", allowed))
+        if path in _API_ACTIONS:
+            if visitor.session or not visitor.name:
+                text = "Send a token with the request: Authorization: Bearer TOKEN."
+                raise _Refused(HTTPStatus.FORBIDDEN, text)
+            return self._done_for_program(request, visitor, _API_ACTIONS[path])
+        if not gate.is_own(request):
+            raise _Refused(HTTPStatus.FORBIDDEN, _other_site(request))
+        form = request.form
+        if (action := actions.ACTIONS.get(form.get("do", ""))) is None:
+            raise _Refused(HTTPStatus.BAD_REQUEST, "do: is no action.")
+        self._refuse_without(action.right, visitor)
+        if not gate.is_bound(request, visitor):
+            text = "This form was not made for you, or is too old. Go back, and load it again."
+            raise _Refused(HTTPStatus.FORBIDDEN, text)
+        if form.get("stage") == "do":
+            return self._done(request, visitor)
+        page = self._made(self._plan_page(form), request, visitor, form)
+        return self._shown(request, page, _Frame(visitor, gate.csrf(visitor)))
+
+    def _done(self, request: Request, visitor: Visitor) -> Response:
+        """Do what a form asks for, and send the browser back to where it came from."""
+        gate, form = self._gate, request.form
+
+        def done(asked: Asked) -> Page:
+            found = self._do(form["do"], asked, visitor, form.get("note", ""))
+            return Page("done", {"done": found, "where": actions.where(asked)}, dict)
+
+        page = self._made(done, request, visitor, form)
+        if page.name == "error":
+            # The plan is shown anew, with the reason; if there is none, only the reason.
+            again = self._made(self._plan_page(form), request, visitor, form)
+            if again.name == "act":
+                values = {**again.values, "problem": page.values["text"]}
+                page = again._replace(values=values, status=page.status)
+            return self._shown(request, page, _Frame(visitor, gate.csrf(visitor)))
+        found: actions.Done = page.values["done"]
+        cookie = gate.flash_cookie(request, found.text, found.inverse, found.href)
+        return _redirect(page.values["where"], ("Set-Cookie", cookie))
+
+    def _done_for_program(self, request: Request, visitor: Visitor, name: str) -> Response:
+        action = actions.ACTIONS[name]
+        self._refuse_without(action.right, visitor)
+        fields = request.json
+
+        def done(asked: Asked) -> Page:
+            asked.key()
+            if fields.get("dry_run"):
+                plan = actions.plan_of(name, asked)
+                would = {"key": asked.key(), "would": [*plan.lines]}
+                return Page("done", {}, lambda: would)
+            found = self._do(name, asked, visitor, fields.get("note", ""))
+            made = {"key": asked.key(), "done": found.text, "extra_runs": [*found.extra_runs]}
+            return Page("done", {}, lambda: made)
+
+        return self._shown(request, self._made(done, request, visitor, fields), _Frame(visitor))
+
+    def _do(self, name: str, asked: Asked, visitor: Visitor, note: str) -> actions.Done:
+        """Do something in the name of a visitor."""
+        author = Author(visible(visitor.name)[:255], socket.gethostname(), "psched web")
+        auditor = self._schedules.access.auditor
+        with auditor.signed(author), self._schedules.audited(note.strip() or None):
+            found = actions.do(name, asked)
+        _log.info("%s by %s: %s", name, author.user, found.text)
+        return found
+
+    def _refuse_without(self, needed: Right, visitor: Visitor) -> None:
+        if allows(visitor.right, needed):
+            return
+        text = f"You may only {visitor.right}; this needs the right to {needed}."
+        if self._gate.rules.most == READ:
+            text = "These pages only show; nothing can be changed here."
+        elif not visitor.name:
+            text = "Log in first: without a login, you may only read."
+        elif needed == RIGHTS[-1]:
+            text = f"You may {visitor.right}; this needs the right {needed}."
+        raise _Refused(HTTPStatus.FORBIDDEN, text)
+
+    def _plan_page(self, fields: Mapping[str, str]) -> Callable[[Asked], Page]:
+        """What makes the page that says what an action will do."""
+
+        def make(asked: Asked) -> Page:
+            name = fields.get("do", "")
+            if (action := actions.ACTIONS.get(name)) is None:
+                raise InvalidError("do", f"{name!r} is no action")
+            if not allows(asked.right, action.right):
+                raise _Refused(HTTPStatus.FORBIDDEN, "You may not do this.")
+            names = [each.name for each in (*action.asked, *action.given)]
+            problem, plan = "", None
+            try:
+                plan = actions.plan_of(name, asked)
+            except InvalidError as error:
+                if error.field not in names:
+                    raise
+                problem = self._told(error)
+            fixed = {} if plan is None else plan.fixed
+            chosen = {each: fields[each] for each in ("key", "keys", "q") if fields.get(each)}
+            text = fixed.get("text", fields.get("text", ""))
+            values = {
+                "title": visible(f"{action.title} {_subject(fields)}"),
+                "name": name,
+                "action": action,
+                "problem": problem,
+                "lines": [] if plan is None else [visible(each) for each in plan.lines],
+                "can_do": plan is not None and plan.verb is not None and bool(plan.keys),
+                "is_empty": plan is not None and not plan.keys,
+                "chosen": chosen,
+                "fixed": {name: each for name, each in fixed.items() if name != "text"},
+                "text": text,
+                "fields": {each: fixed.get(each, fields.get(each, "")) for each in names},
+                "where": actions.where(asked),
+            }
+            status = HTTPStatus.BAD_REQUEST if problem else HTTPStatus.OK
+            return Page("act", values, dict, status=status)
+
+        return make
+
+    # --- the pages --------------------------------------------------------------------------
+
+    def _made(
+        self,
+        make: Callable[[Asked], Page],
+        request: Request,
+        visitor: Visitor,
+        fields: Mapping[str, str],
+    ) -> Page:
         """The page that is asked for, or one that says why there is none."""
-        try:
-            pairs = parse_qsl(query, max_num_fields=_MOST_FIELDS)
-        except ValueError:
-            return _refusal(HTTPStatus.BAD_REQUEST, "There are too many fields in the query.")
-        fields = {name: storable(value) for name, value in pairs}
         asked = Asked(
             self._schedules,
             self._settings,
             self._reader,
             self._redaction,
             fields,
-            is_gone,
+            request.environ.get("waitress.client_disconnected", bool),
+            visitor.right,
         )
         try:
             return make(asked)
-        except InvalidError as error:
-            return self._refused(HTTPStatus.BAD_REQUEST, error)
-        except NotFoundError as error:
-            return self._refused(HTTPStatus.NOT_FOUND, error, key=fields.get("key", ""))
         except (PschedError, OSError) as error:
-            return self._refused(HTTPStatus.SERVICE_UNAVAILABLE, error)
+            return self._failure(error, fields.get("key", ""))
 
-    def _refused(self, status: HTTPStatus, error: Exception, key: str = "") -> Page:
-        return _refusal(
-            status, visible(local_times(self._redaction.text(str(error))), lines=True), key
-        )
+    def _failure(self, error: Exception, key: str = "") -> Page:
+        match error:
+            case InvalidError():
+                return _refusal(HTTPStatus.BAD_REQUEST, self._told(error))
+            case NotFoundError():
+                return _refusal(HTTPStatus.NOT_FOUND, self._told(error), key)
+            case _ if isinstance(error, _CONFLICTS):
+                return _refusal(HTTPStatus.CONFLICT, self._told(error))
+        return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, self._told(error))
+
+    def _told(self, error: Exception) -> str:
+        return visible(local_times(self._redaction.text(str(error))), lines=True)
+
+
+def _subject(fields: Mapping[str, str]) -> str:
+    """With what something is done, in the heading of a page."""
+    if key := fields.get("key"):
+        return key
+    return f"all that match {fields['q']}" if fields.get("q") else "several"
 
 
 def _refusal(status: HTTPStatus, text: str, key: str = "") -> Page:
     values = {"title": status.phrase, "text": text, "key": key}
     return Page("error", values, lambda: {"error": text}, status=status)
+
+
+def _redirect(to: str, *headers: tuple[str, str]) -> Response:
+    """Send a browser to another page, whatever it has sent here."""
+    return Response(HTTPStatus.SEE_OTHER, "text/plain", b"", [("Location", to), *headers])
+
+
+def _other_site(request: Request) -> str:
+    origin = visible(request.header("Origin") or "an unknown site")
+    return (
+        f"This form was sent from {origin}, and not from these pages. If a web server passes"
+        " requests on, start psched web with --allowed-host NAME, the name in the browser."
+    )

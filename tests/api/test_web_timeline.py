@@ -146,6 +146,16 @@ def test_each_occurrence_of_a_span_is_a_mark_if_the_trigger_has_so_many(schedule
     assert "3 of them" in mark["text"]
 
 
+def test_a_span_that_did_not_run_leads_who_may_act_to_its_backfill(schedules, site, write):
+    schedules.add("k", "t", cron="30 * * * *")
+    write(skipped(-4 * HOUR, fate="skipped_paused", count=3, until=NOW - 2 * HOUR))
+    own = ScheduleCollection(**schedules._parts())
+    page = get(site_of(own, schedules._all_settings, access=lambda _: "operate"))
+    span = {"from": str(NOW - 4 * HOUR), "to": str(NOW - 2 * HOUR)}
+    assert page.links("act") == [{"do": "backfill", "key": "k", **span}]
+    assert not get(site).links("act")
+
+
 def test_spans_stay_whole_if_their_occurrences_are_many(schedules, site, write, monkeypatch):
     # Each occurrence is a question to a trigger, and 20,000 records can have 600,000 of them.
     monkeypatch.setattr(timeline, "_MOST_ONE_BY_ONE", 5)

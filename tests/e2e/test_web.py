@@ -7,14 +7,19 @@ import signal
 import socket
 import stat
 import sys
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
+import support
+from psched.base.file_rights import user_name as service_user
 from support.following import PRINTS, gated
 from support.owned_process import OwnedProcess
 from support.processes import kill
 from support.waiting import PATIENCE, wait_until
+
+SCRIPT = Path(support.__file__).with_name("on_terminal.py")
 
 
 class Connection(http.client.HTTPConnection):
@@ -33,19 +38,26 @@ class Connection(http.client.HTTPConnection):
 class Web:
     """A process of psched web that listens on a Unix socket."""
 
-    def __init__(self, service):
+    def __init__(self, service, more):
         self.path = service.folder / "web.sock"
         self.log = service.folder / "web.log"
         self.log.write_text("")
-        command = [*service.psched_command, "web", "--utc", "--listen", f"unix:{self.path}"]
+        where = ["--listen", f"unix:{self.path}", "--token-file", str(service.folder / "token")]
+        command = [*service.psched_command, "web", "--utc", *where, *more]
         self.process = OwnedProcess(command, output=self.log, cwd=service.folder, env=service.env)
         wait_until(lambda: "psched web: " in self.log.read_text(), what="its start")
 
     def get(self, page="", **query):
         """The status of a page, and its text."""
+        return self.send("GET", f"{page}?{urlencode(query)}")
+
+    def send(self, method, page, body=None, **headers):
+        """The status of a page, and its text."""
         connection = Connection(self.path)
-        connection.request("GET", f"/{page}?{urlencode(query)}")
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, f"/{page}", body, sent)
         response = connection.getresponse()
+        self.cookie = response.headers.get("Set-Cookie", "").partition(";")[0]
         body = response.read().decode()
         connection.close()
         return response.status, html.unescape(re.sub(r"<[^>]*>", " ", body))
@@ -55,8 +67,8 @@ class Web:
 def start_web(request):
     """Starts psched web, and ends it."""
 
-    def start(service):
-        web = Web(service)
+    def start(service, *more):
+        web = Web(service, more or ["--open"])
         request.addfinalizer(web.process.close)
         return web
 
@@ -165,7 +177,7 @@ def test_a_place_where_it_cannot_listen_is_refused(service, start_web):
     for place in "0.0.0.0:8080", "192.0.2.1:80", "[::]:8080":
         refused = service.psched("web", "--listen", place)
         assert refused.returncode == 2
-        assert "can be reached from other hosts, and the pages ask for no" in refused.stderr
+        assert "can be reached from other hosts, and the connection is" in refused.stderr
     for place in "8080", "localhost", "localhost:x", "example.org:80", "unix:web.sock", "[::1]:0":
         refused = service.psched("web", "--listen", place)
         assert refused.returncode == 2
@@ -183,7 +195,7 @@ def test_requests_to_the_address_that_it_tells_are_answered(service, request):
     log.write_text("")
     with socket.create_server(("127.0.0.2", 0)) as free:
         place = "{}:{}".format(*free.getsockname())
-    command = [*service.psched_command, "web", "--listen", place]
+    command = [*service.psched_command, "web", "--open", "--listen", place]
     process = OwnedProcess(command, output=log, cwd=service.folder, env=service.env)
     request.addfinalizer(process.close)
     wait_until(lambda: f"psched web: http://{place}/" in log.read_text(), what="its start")
@@ -221,3 +233,44 @@ def test_the_triggers_of_users_are_asked_by_a_process_that_has_started_before_th
         assert status == 200
         assert "cannot be planned" not in text
     assert web.get("api/v1/timeline.json")[1].count('"planned": []') == 0
+
+
+def test_a_link_that_a_terminal_shows_lets_its_user_in_once(service, start_web):
+    service.init()
+    service.add("k", cron="0 0 1 1 *")
+    web = start_web(service, "--utc")
+    assert web.get("now")[0] == 401
+    where = ["--listen", f"unix:{web.path}", "--token-file", service.folder / "token"]
+    refused = service.psched("web", "--login", *where)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "only on a terminal" in refused.stderr
+
+    words = [sys.executable, "-I", "-S", SCRIPT, service.folder / "keys", *service.psched_command]
+    terminal = service.start(*words, "web", "--login", *where, log="seen", generation=0)
+    assert terminal.wait() == 0
+    [code] = re.findall(r"login\?code=([0-9a-f]+)", terminal.text)
+    assert f"Log in as {service_user()}" in web.get("login", code=code)[1]
+    form = {"Content_Type": "application/x-www-form-urlencoded", "Origin": "http://localhost"}
+    assert web.send("POST", "login", f"code={code}", **form)[0] == 303
+    cookie = web.cookie
+    status, text = web.send("GET", "schedules", Cookie=cookie)
+    assert status == 200
+    assert f"{service_user()}, admin" in text
+    assert web.send("POST", "login", f"code={code}", **form)[0] == 403
+
+    token = (service.folder / "token").read_text()
+    bearer = {"Authorization": f"Bearer {token}", "Content_Type": "application/json"}
+    assert web.send("POST", "api/v1/pause", '{"key": "k"}', **bearer)[0] == 200
+    assert service.row("k").status == "paused"
+    process = Path(f"/proc/{web.process.pid}")
+    told = web.log.read_text() + (process / "cmdline").read_text()
+    for secret in token, code, cookie.partition("=")[2]:
+        assert secret not in told
+        assert secret.encode() not in (process / "environ").read_bytes()
+
+
+def test_a_header_counts_only_on_a_socket(service):
+    users = service.write("users", "* read -\n")
+    refused = service.psched("web", "--user-header", "X-User", "--users", users)
+    assert refused.returncode == 2
+    assert "every user of this host could send that header" in refused.stderr.replace("\n", " ")
