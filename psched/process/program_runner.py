@@ -168,7 +168,7 @@ def _become(
     parent: int,
     *,
     quiet: bool,
-    who: "tuple[bytes, int] | None",
+    who: "tuple[bytes, int] | None" = None,
 ) -> None:
     """Execute a program in this process, which was forked for it; report why it cannot be."""
     *stdin, _, report = numbers
