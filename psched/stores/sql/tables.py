@@ -155,10 +155,11 @@ def schedules_table(name: str) -> Table:
         Column("pause_note", _long_text()),
         # The owner of the schedule.
         Column("label", key_text(LABEL_LENGTH)),
-        # The Unix user as whom its program runs; NULL means that of the service.
-        Column("run_as", plain_text(LANE_LENGTH)),
         # Reserved for features to come, so that they need no upgrade; nothing reads them yet.
         Column("lane", key_text(LANE_LENGTH)),
+        # The Unix user as whom its program runs; NULL means that of the service.
+        Column("run_as", plain_text(LANE_LENGTH)),
+        # Reserved, too.
         Column("tenant", key_text(LANE_LENGTH)),
         Column("priority", seconds()),
         Column("concurrency_key", key_text(LANE_LENGTH)),
