@@ -7,9 +7,10 @@ Each line allows one user one program, as a shell would split it::
     www-data  LANG=C.UTF-8 /usr/bin/php /srv/app/artisan schedule:run
     deploy    /usr/local/bin/release *
 
-The arguments must be equal, and ``*`` at the end stands for any further ones. A row chooses no
-variable: the program gets those of the line. What cannot be understood, or what anybody but root
-could have changed, refuses everything: a list that is read in part would be another list.
+The arguments must be equal, and ``*`` at the end stands for any further ones; in quotes it is an
+argument. ``#`` begins a comment only where a word could begin. A row chooses no variable: the
+program gets those of the line. What cannot be understood, or what anybody but root could have
+changed, refuses everything: a list that is read in part would be another list.
 """
 
 import os
@@ -27,6 +28,11 @@ _ANY = "*"
 
 _MOST_LINKS = 40
 """The most symbolic links that one path may lead over, as in the kernel."""
+
+_WORD = re.compile(
+    r"""[ \t\r]*(?:(?P<comment>\#.*)|(?P<word>(?:[^ \t\r'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+)|$)"""
+)
+"""The next word of a line, with its quotes; or a comment, or the end."""
 
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
@@ -74,30 +80,38 @@ def read(path: str = PATH) -> list[Rule]:
 def parse(text: str, path: str = PATH) -> list[Rule]:
     """The lines of a list."""
     rules = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         try:
-            words = shlex.split(line, comments=True)
+            if written := [*_words(line)]:
+                rules.append(_rule(*written))
         except ValueError as error:
             raise RefusedError(f"{path}, line {number}: {error}") from None
-        if words:
-            try:
-                rules.append(_rule(*words))
-            except ValueError as error:
-                raise RefusedError(f"{path}, line {number}: {error}") from None
     return rules
 
 
-def _rule(user: str, *words: str) -> Rule:
-    environment, arguments = {}, list(words)
+def _words(line: str) -> Iterator[str]:
+    """The words of a line, as they are written: `shlex` alone does not tell what was in quotes."""
+    at = 0
+    while at < len(line):
+        if (found := _WORD.match(line, at)) is None:
+            raise ValueError("a quote is not closed, or the line ends with a backslash")
+        if found["word"] is not None:
+            yield found["word"]
+        at = found.end()
+
+
+def _rule(*written: str) -> Rule:
+    user, *arguments = [shlex.split(each)[0] for each in written]
+    environment = {}
     while arguments and (found := _VARIABLE.fullmatch(arguments[0])):
         environment[found[1]] = found[2]
         del arguments[0]
-    is_open = len(arguments) > 1 and arguments[-1] == _ANY
+    is_open = len(arguments) > 1 and written[-1] == _ANY
     if is_open:
         del arguments[-1]
     if not arguments or not arguments[0].startswith("/"):
         raise ValueError("after the user comes the program: its whole path, which begins with /")
-    if _ANY in (user, arguments[0]):
+    if user == _ANY:
         raise ValueError("only arguments can be any (*)")
     return Rule(user, environment, tuple(arguments), is_open)
 

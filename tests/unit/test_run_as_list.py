@@ -43,6 +43,22 @@ def test_a_program_with_the_arguments_of_a_line_is_allowed(arguments):
     assert ask(arguments)["HOME"] == "/home/jobs"
 
 
+def test_a_star_in_quotes_is_an_argument_and_no_leave_for_others():
+    for star in "'*'", '"*"', "\\*":
+        text = f"jobs /usr/bin/find /srv -name {star}"
+        ask(["/usr/bin/find", "/srv", "-name", "*"], text=text)
+        with pytest.raises(RefusedError, match="does not allow"):
+            ask(["/usr/bin/find", "/srv", "-name", "x", "-delete"], text=text)
+
+
+def test_a_comment_does_not_begin_within_a_word():
+    text = "jobs /opt/copy --to=disk#1 --read-only # and a comment"
+
+    ask(["/opt/copy", "--to=disk#1", "--read-only"], text=text)
+    with pytest.raises(RefusedError, match="does not allow"):
+        ask(["/opt/copy", "--to=disk"], text=text)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
