@@ -235,6 +235,14 @@ def _stand_in(
     (user, used), is_started = who, False
     try:
         kill = _open_group()
+    except OSError as error:
+        why = (
+            f"its task has no control group of its own, by which it could be killed"
+            f" ({error.strerror}): let psched run under its unit, without cgroup: off"
+        )
+        os.write(report, os.fsencode(why))
+        os._exit(_NO_COMMAND)
+    try:
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(SOCKET)
         variables = [name + b"=" + value for name, value in environment.items()]
@@ -290,7 +298,10 @@ def _open_group() -> int:
     """
     with open("/proc/self/cgroup", "rb") as file:  # noqa: PTH123  # loads less
         names = [line[3:-1] for line in file if line.startswith(b"0::")]
-    folder = _CGROUPS + (names[0] if names else b"")
+    if not names or not names[0].rpartition(b"/")[2].startswith(b"run-"):
+        # It may be that of all tasks, which must not be killed for one program.
+        raise OSError(errno.ENOENT, names[0].decode() if names else "no cgroup2")
+    folder = _CGROUPS + names[0]
     os.chmod(folder + b"/cgroup.procs", 0o664)  # noqa: PTH101  # loads less
     return os.open(folder + b"/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
 

@@ -20,6 +20,7 @@ kernel lets that process die with its worker. When a helper dies, the kernel kil
 import ctypes
 import os
 import pwd
+import re
 import select
 import signal
 import socket
@@ -47,6 +48,9 @@ _STREAMS = 3
 _DESCRIPTORS = _STREAMS + 1  # and a file that kills the control group of the task
 
 _CGROUPS = "/sys/fs/cgroup"
+
+_OF_A_TASK = re.compile(r"/psched\.[0-9]+\.[0-9]+/[A-Za-z0-9._-]+/run-[0-9]+$")
+"""How the path of a task's control group ends; `psched.process.cgroup` makes it."""
 
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 
@@ -108,7 +112,7 @@ class Helper:
             if request.is_question:
                 self._tell("allowed")
                 return
-            procs = open_group(pid, self._caller)
+            procs = open_group(pid, self._caller, self._given[_STREAMS])
             self._start(request, account, environment, procs)
         except RefusedError as refusal:
             text = _plain(str(refusal))
@@ -210,11 +214,17 @@ class Helper:
         self._connection.sendall(line.encode(errors="replace") + b"\n")
 
 
-def open_group(pid: int, caller: int) -> int:
+def open_group(pid: int, caller: int, kill: int) -> int:
     """Open the file by which a process joins the control group that another is in.
 
-    The group must have been made by the caller, so that no other is joined, also if another process
-    has got this pid.
+    It must be the group of a task, made by the caller: no other is joined, also if another process
+    has got this pid. What kills a larger one would kill psched with it.
+
+    Args:
+        pid: of the process that asks.
+        caller: who must have made the group.
+        kill: what the process has sent as the file that kills the group. Root writes to it, so it
+            must be no other file.
     """
     try:
         with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:  # noqa: PTH123  # loads less
@@ -223,11 +233,14 @@ def open_group(pid: int, caller: int) -> int:
             raise RefusedError("the task has no control group of version 2")
         folder = os.open(_CGROUPS + names[0], os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            if os.fstat(folder).st_uid != caller:
+            if os.fstat(folder).st_uid != caller or not _OF_A_TASK.search(names[0]):
                 raise RefusedError(
                     "the task has no control group of its own, so nobody could kill it: let psched"
-                    " run under its unit, with Delegate=yes"
+                    " run under its unit, with Delegate=yes and without cgroup: off"
                 )
+            ours = os.stat("cgroup.kill", dir_fd=folder, follow_symlinks=False)
+            if not os.path.samestat(ours, os.fstat(kill)):
+                raise RefusedError("the request brings no file that kills the task's control group")
             return os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
         finally:
             os.close(folder)

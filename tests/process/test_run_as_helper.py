@@ -4,14 +4,17 @@ import os
 import pwd
 import socket
 import struct
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from psched.process import run_as_helper
 from psched.process.program_runner import packed
 from psched.process.run_as_helper import Helper, open_group
 from psched.process.run_as_list import RefusedError
+from support.cgroups import cgroup_of, own_cgroup
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the helper runs as root")
 
@@ -151,9 +154,48 @@ def test_a_process_whose_control_group_is_not_the_services_gets_nothing_started(
 
     assert answer.startswith("refused the task has no control group")
     with pytest.raises(RefusedError, match="control group"):
-        open_group(1, NOBODY.pw_uid)
+        open_group(1, NOBODY.pw_uid, 0)
+
+
+@pytest.fixture
+def groups(monkeypatch):
+    """The control groups of a master that nobody runs, and of a task of it, with a process."""
+    with own_cgroup("run_as") as above:
+        inner = above / "psched.1.2/nonce/run-3"
+        inner.mkdir(parents=True)
+        mounted = str(above).removesuffix(cgroup_of(os.getpid()).rstrip("/") + f"/{above.name}")
+        monkeypatch.setattr(run_as_helper, "_CGROUPS", mounted)
+        for folder in above / "psched.1.2", inner.parent, inner:
+            os.chown(folder, NOBODY.pw_uid, NOBODY.pw_gid)
+        asking = subprocess.Popen(["sleep", "1000"])
+        yield inner, asking.pid
+        asking.kill()
+        asking.wait()
+
+
+def test_only_the_group_of_a_task_is_joined(groups):
+    task, pid = groups
+    for group in task, task.parent, task.parents[1]:
+        (group / "cgroup.procs").write_text(str(pid))
+        kill = os.open(group / "cgroup.kill", os.O_WRONLY)
+        if group == task:
+            os.close(open_group(pid, NOBODY.pw_uid, kill))
+        else:
+            with pytest.raises(RefusedError, match="no control group of its own"):
+                open_group(pid, NOBODY.pw_uid, kill)
+        os.close(kill)
+
+
+def test_root_writes_to_no_other_file_than_what_kills_the_group(groups, tmp_path):
+    task, pid = groups
+    (task / "cgroup.procs").write_text(str(pid))
+    for path in tmp_path / "file", task.parent / "cgroup.kill", task / "cgroup.freeze":
+        other = os.open(path, os.O_WRONLY | os.O_CREAT)
+        with pytest.raises(RefusedError, match="brings no file that kills"):
+            open_group(pid, NOBODY.pw_uid, other)
+        os.close(other)
 
 
 def test_a_process_that_is_gone_gets_nothing_started():
     with pytest.raises(RefusedError, match="control group"):
-        open_group(2**22 + 1, 0)
+        open_group(2**22 + 1, 0, 0)

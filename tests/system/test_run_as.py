@@ -173,6 +173,20 @@ def test_what_root_does_not_allow_is_refused_with_one_line(helped):
     assert not (helped.home / "found").exists()
 
 
+def test_without_control_groups_nothing_is_started_and_the_reason_is_said(helped):
+    helped.configure(cgroup="off", exec_type="off")
+    start(helped, "who", "who")
+    helped.start()
+
+    run = ended(helped, "who")
+
+    assert "its task has no control group of its own" in run.reason
+    assert "cgroup: off" in run.reason
+    assert not (helped.home / "found").exists()
+    # Its group of users cannot move processes of the service.
+    assert (helped.group / "cgroup.procs").stat().st_mode & 0o020 == 0
+
+
 def test_check_asks_the_helper_what_rows_may_run(helped):
     command = "env", "-C", "/var/lib/psched", "STATE_DIRECTORY=/var/lib/psched"
     command = *command, "/opt/psched/bin/psched", "-c", "/etc/psched/psched.yml", "check"
