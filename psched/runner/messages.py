@@ -67,7 +67,7 @@ FROM_PROGRAM_RUNNER = Shapes(
         # It is to run as another user, and is not started.
         "refused": {"refused": brief_text},
     },
-    longest=2**12,
+    longest=2**13,
 )
 """The messages that a worker accepts from a process that runs programs."""
 

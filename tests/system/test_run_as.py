@@ -159,6 +159,8 @@ def test_what_root_does_not_allow_is_refused_with_one_line(helped):
         start(helped, user, "who", run_as=user)
     start(helped, "other", "another")
     start(helped, "loose", "loose")
+    start(helped, "long", "who", "\N{GRINNING FACE}" * 450)
+    reasons["long"] = f"/etc/psched/run_as does not allow user {USER}: /opt/jobs/who '"
     reasons["other"] = f"/etc/psched/run_as does not allow user {USER}: /opt/jobs/another"
     reasons["loose"] = "others than its owner may write /opt/jobs/loose"
     helped.start()
