@@ -243,6 +243,7 @@ def _stand_in(
         os.write(report, os.fsencode(why))
         os._exit(_NO_COMMAND)
     try:
+        _open_pipes(report)
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(SOCKET)
         variables = [name + b"=" + value for name, value in environment.items()]
@@ -304,6 +305,17 @@ def _open_group() -> int:
     folder = _CGROUPS + names[0]
     os.chmod(folder + b"/cgroup.procs", 0o664)  # noqa: PTH101  # loads less
     return os.open(folder + b"/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
+
+
+def _open_pipes(pipe: int) -> None:
+    """Let the program open /dev/stdout and /dev/stderr anew, as it could if it ran as this user.
+
+    Only who has a pipe can open it so, because it has no other name; the helper must not do it.
+    """
+    for number in 1, 2:
+        found = os.fstat(number)
+        if found.st_dev == os.fstat(pipe).st_dev and found.st_uid == os.geteuid():
+            os.fchmod(number, 0o622)
 
 
 def _end(code: int) -> None:

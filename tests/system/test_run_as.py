@@ -24,6 +24,7 @@ cat >"$HOME/given"
     env
 } >"$HOME/found"
 echo "said by $(id -un)"
+echo "reached standard output" >/dev/stdout && echo "reached standard error" >/dev/stderr
 """
 
 BUSY = """\
@@ -147,6 +148,8 @@ def test_a_program_runs_as_its_user_and_has_nothing_of_the_service(helped):
     assert {*others} <= {"/memfd:input", "(deleted)", "/opt/jobs/who", f"/var/lib/{USER}/found"}
     assert json.loads((helped.home / "given").read_text()) == {"command": ["/opt/jobs/who"]}
     wait_for_text(helped.output, f"who: said by {USER}")
+    wait_for_text(helped.output, "who: reached standard output")
+    wait_for_text(helped.output, "who: reached standard error")
 
 
 def test_what_root_does_not_allow_is_refused_with_one_line(helped):
@@ -159,8 +162,8 @@ def test_what_root_does_not_allow_is_refused_with_one_line(helped):
         start(helped, user, "who", run_as=user)
     start(helped, "other", "another")
     start(helped, "loose", "loose")
-    start(helped, "long", "who", "\N{GRINNING FACE}" * 450)
-    reasons["long"] = f"/etc/psched/run_as does not allow user {USER}: /opt/jobs/who '"
+    start(helped, "very-long", "who", "\N{GRINNING FACE}" * 450)
+    reasons["very-long"] = f"/etc/psched/run_as does not allow user {USER}: /opt/jobs/who '"
     reasons["other"] = f"/etc/psched/run_as does not allow user {USER}: /opt/jobs/another"
     reasons["loose"] = "others than its owner may write /opt/jobs/loose"
     helped.start()
