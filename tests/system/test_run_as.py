@@ -21,6 +21,7 @@ cat >"$HOME/given"
     echo "folder=$(pwd)" "umask=$(umask)"
     grep -E '^(Cap(Eff|Prm|Inh|Amb|Bnd)|NoNewPrivs)' /proc/self/status
     echo "descriptors=$(readlink /proc/$$/fd/* | tr '\\n' ' ')"
+    grep ' keyring ' /proc/keys
     env
 } >"$HOME/found"
 echo "said by $(id -un)"
@@ -141,6 +142,8 @@ def test_a_program_runs_as_its_user_and_has_nothing_of_the_service(helped):
     assert (found["USER"], found["LOGNAME"], found["SHELL"]) == (USER, USER, "/bin/sh")
     assert found["PATH"] == "/usr/local/bin:/usr/bin:/bin"
     assert found["PSCHED_KEY"] == "who"
+    # A keyring of the helper's would be shared by the programs of all users.
+    assert not [line for line in lines if " keyring " in line and " _ses" in line]
     names = {name for name in found if name.isupper() and not name.startswith("PSCHED_")}
     assert names <= {"HOME", "USER", "LOGNAME", "SHELL", "PATH", "PWD", "OLDPWD", "SHLVL", "_"}
     # The helper's socket, its files of the control group, and what psched has open are not there.
