@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from psched.runner.shared_memory import Reason
 from support.bench import Bench
 from support.cgroups import own_cgroup, populated
 from support.isolated import isolated, say, started_isolated
-from support.processes import kill, title
+from support.processes import children, kill, title
 from support.waiting import PATIENCE, has_ended, wait_for_end, wait_until
 
 FOREVER = str(1000 * PATIENCE)
@@ -527,3 +528,40 @@ def test_runners_run_programs_if_no_program_runner_can_be_started(path, how):
         assert process.result() == [["Finish()"] * 3, 0]
         text = f"runners for programs do not start: one {how}"
         assert process.text.count(text) == 1
+
+
+def test_a_term_that_comes_when_the_helper_has_told_the_end_changes_no_status(
+    tmp_path, monkeypatch
+):
+    # Root's helper, which starts nothing here.
+    path, used = str(tmp_path / "socket"), os.memfd_create("used")
+    monkeypatch.setattr(program_runner, "SOCKET", path)
+    monkeypatch.setattr(program_runner, "_open_group", lambda: os.open(os.devnull, os.O_WRONLY))
+    told = []
+
+    def helper():
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(8)
+            connection.recv(1000)
+            connection.sendall(b"started\n")
+            told.append(connection.recv(1000))
+            [pid] = children(os.getpid())
+            kill(pid, signal.SIGSTOP)
+            wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "T", what="stop")
+            connection.sendall(b"exited 3 5 7\n")
+        kill(pid, signal.SIGTERM)
+        kill(pid, signal.SIGCONT)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        thread = threading.Thread(target=helper)
+        thread.start()
+        pid = program_runner.start([b"/bin/true"], {}, None, None, user=b"nobody", used=used)
+        kill(pid, signal.SIGTERM)
+        _, status = os.waitpid(pid, 0)
+        thread.join()
+    assert told == [b"T"]
+    assert os.waitstatus_to_exitcode(status) == 3
+    assert program_runner.usage(used) == (5, 7)
