@@ -171,9 +171,8 @@ class Helper:
         try:
             self._program = os.fork()
             if self._program == 0:
-                _become(
-                    request, account, environment, [*self._given[:_STREAMS], procs, writer], parent
-                )
+                numbers = [*self._given[:_STREAMS], procs, self._connection.fileno(), writer]
+                _become(request, account, environment, numbers, parent)
         except OSError as error:
             raise RefusedError(f"no process can be started: {error.strerror}") from None
         os.close(writer)
@@ -256,7 +255,7 @@ def _become(
     parent: int,
 ) -> NoReturn:
     """Execute the program in this process, which was forked for it; report why it cannot be."""
-    *streams, procs, report = numbers
+    *streams, procs, asking, report = numbers
     step = "its control group"
     try:
         os.setsid()
@@ -285,6 +284,11 @@ def _become(
             if request.folder is not None:
                 raise
             os.chdir("/")
+        # The user's groups or folder may have taken long. If the task has been killed meanwhile, it
+        # may run elsewhere; from now on, this process is killed with it, as it is in its group.
+        if _has_left(asking):
+            os.write(report, b"who has asked is gone")
+            os._exit(1)
         os.closerange(_STREAMS, report)
         os.closerange(report + 1, _MOST_DESCRIPTORS)
         for signal_ in signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGTERM:
@@ -296,6 +300,13 @@ def _become(
         os.write(report, f"{step}: {error.strerror}".encode(errors="replace"))
     finally:
         os._exit(1)
+
+
+def _has_left(connection: int) -> bool:
+    """Whether the process at the other end of a connection has closed it, or has died."""
+    poll = select.poll()
+    poll.register(connection, 0)
+    return bool(poll.poll(0))
 
 
 def _plain(text: str) -> str:

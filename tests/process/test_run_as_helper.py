@@ -199,3 +199,20 @@ def test_root_writes_to_no_other_file_than_what_kills_the_group(groups, tmp_path
 def test_a_process_that_is_gone_gets_nothing_started():
     with pytest.raises(RefusedError, match="control group"):
         open_group(2**22 + 1, 0, 0)
+
+
+def test_nothing_is_started_for_a_task_that_was_killed_meanwhile(listed, monkeypatch, capfd):
+    # The group was read before the task was killed, and then a folder or a directory was slow.
+    null = os.open(os.devnull, os.O_RDWR)
+    monkeypatch.setattr(run_as_helper, "open_group", lambda *_: os.dup(null))
+    ours, theirs = socket.socketpair()
+    with theirs:
+        with ours:
+            socket.send_fds(ours, [REQUEST[:8]], [null] * 4)
+            ours.sendall(REQUEST[8:])
+        Helper(theirs, NOBODY.pw_uid, listed).serve()
+    os.close(null)
+
+    logged = capfd.readouterr().err
+    assert "refused: who has asked is gone" in logged
+    assert "started" not in logged
