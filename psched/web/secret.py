@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import TextIO
 
 from psched.base.clock import Clock
 from psched.base.errors import ConfigError
@@ -89,9 +90,9 @@ class Secret:
         draft.unlink()
 
     def _read(self, *, serves: bool) -> str:
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(descriptor, encoding="ascii", errors="replace") as file:
+        with _open_private(self._path) as file:
             found = os.fstat(file.fileno())
+            self._owner = found.st_uid
             if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise ConfigError(
                     f"token file: {self._path} is open to others, who may have read it; remove it,"
@@ -123,10 +124,8 @@ class Secret:
         path = self._link(code)
         made = json.dumps({"user": user, "until": self._clock.wall() + LINK_AGE})
         try:
-            _write_private(path, made)
-            if os.geteuid() == 0:  # the pages are another user's, who must be able to read it
-                owner = self._path.stat()
-                os.chown(path, owner.st_uid, owner.st_gid)
+            # As root: the pages are another user's, who must be able to read it.
+            _write_private(path, made, self._path.stat() if os.geteuid() == 0 else None)
         except OSError as error:
             raise ConfigError(f"token file: {path}: {error.strerror or error}") from None
         return code
@@ -135,7 +134,11 @@ class Secret:
         """The user whom a link lets in; None if it is unknown, too old, or was used."""
         path = self._link(code)
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            with _open_private(path) as file:
+                # Who may only add files to the folder, such as /tmp, could make one.
+                if not _is_private(os.fstat(file.fileno()), self._owner):
+                    return None
+                found = json.loads(file.read(1000))
             if remove:
                 path.unlink()  # of several processes, one succeeds
         except (OSError, ValueError):
@@ -146,8 +149,24 @@ class Secret:
         return self._path.with_name(f"{self._path.name}.link-{digest(code)}")
 
 
-def _write_private(path: Path, text: str) -> None:
-    """Write a new file that only this user may read."""
+def _write_private(path: Path, text: str, like: os.stat_result | None = None) -> None:
+    """Write a new file that only this user may read; or who owns another file."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
+        file.flush()
+        if like is not None:
+            # Not by the path: who owns the folder could put another file there meanwhile.
+            os.fchown(file.fileno(), like.st_uid, like.st_gid)
+
+
+def _open_private(path: Path) -> TextIO:
+    """Open a file that may be anything: a pipe does not wait for its writer."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags), encoding="ascii", errors="replace")
+
+
+def _is_private(found: os.stat_result, owner: int) -> bool:
+    """Whether a file is a user's, and nobody else may read or write it."""
+    is_open = found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    return stat.S_ISREG(found.st_mode) and found.st_uid == owner and not is_open

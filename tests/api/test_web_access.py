@@ -211,6 +211,29 @@ def test_root_makes_links_to_the_pages_of_another_user_but_does_not_serve_by_the
     assert (link.stat().st_uid, link.stat().st_mode & 0o777) == (12345, 0o600)
 
 
+@pytest.mark.parametrize("kind", ["open to others", "of another user", "a pipe", "a link"])
+def test_a_link_that_another_user_has_put_beside_the_token_lets_nobody_in(
+    make, secret, clock, tmp_path, kind
+):
+    code = secret.new_link("eve")
+    [path] = (tmp_path / "state").glob("*.link-*")
+    if kind == "open to others":
+        path.chmod(0o644)
+    elif kind == "of another user":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give files away")
+        os.chown(path, 12345, 12345)
+    elif kind == "a pipe":
+        path.unlink()
+        os.mkfifo(path, 0o600)
+    else:
+        path.symlink_to(path.rename(tmp_path / "other"))
+    browser = Browser(make())
+    assert browser.get("login", code=code).status == 403
+    refused = browser.post("login", code=code)
+    assert (refused.status, refused.cookies) == (403, ())
+
+
 # --- users ----------------------------------------------------------------------------------
 
 
