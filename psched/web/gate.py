@@ -13,7 +13,7 @@ from psched.base.errors import ConfigError
 from psched.base.file_rights import user_name
 from psched.base.texts import visible
 from psched.web.request import Request
-from psched.web.secret import Secret, is_same, new_token
+from psched.web.secret import Secret, digest, is_same, new_token
 from psched.web.users import ADMIN, READ, Right, User, Users, allows
 
 UNIX = "unix"
@@ -107,7 +107,12 @@ class Gate:
                 user = self.by_token(token.strip())
                 return None if user is None else Visitor(*user)
         if rules.user_header and self._is_proxy(request.remote):
-            name = request.header(rules.user_header)
+            # WSGI gives the bytes of a header as if each were a character.
+            name = (
+                request.header(rules.user_header)
+                .encode("latin-1", "replace")
+                .decode("utf-8", "replace")
+            )
             if name and rules.users is not None and (user := rules.users.named(name)) is not None:
                 return self._bound(request, user)
         return self._logged_in(request) or (Visitor("", READ) if rules.is_open else None)
@@ -137,18 +142,18 @@ class Gate:
     def log_in(self, request: Request) -> tuple[User, str] | None:
         """Log somebody in who has sent a link's code or a token; return also their cookie."""
         code, token = request.form.get("code", ""), request.form.get("token", "").strip()
+        # What the file says of a user counts at each request, so that a line can be removed.
+        by_file = ""
         if code:
             name = self._secret.follow(code, remove=True)
-            user, given = None if name is None else User(name, ADMIN), ""
+            user = None if name is None else User(name, ADMIN)
         else:
-            user = self.by_token(token) if token else None
-            given = "" if is_same(token, self._secret.token) else token
+            user = self.by_token(token)
+            by_file = "" if is_same(token, self._secret.token) else digest(token)
         if user is None:
             _log.warning("a login from %s was refused", visible(request.remote or "the socket"))
             return None
         _log.info("%s has logged in", visible(user.name))
-        # What the file says of a user counts at each request, so that a line can be removed.
-        by_file = self.rules.users.hash_of(user.name) if given and self.rules.users else ""
         value = self._closed("login", user.name, by_file, new_token())
         return user, self._cookie(request, "login", value, _LOGIN_AGE)
 
@@ -176,7 +181,7 @@ class Gate:
 
     def visit_cookie(self, request: Request, visitor: Visitor) -> str | None:
         """The cookie to which a visitor's forms are bound; None if they have one."""
-        if not visitor.session or self._logged_in(request) is not None:
+        if not visitor.session or visitor.by_login:
             return None
         text = request.cookies.get(self._name(request, "visit"), "")
         if self._opened("visit", text) is not None:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -97,11 +96,10 @@ class Request:
     @cached_property
     def cookies(self) -> Mapping[str, str]:
         """The cookies of the browser."""
-        try:
-            found = SimpleCookie(self.header("Cookie"))
-        except CookieError:
-            return {}
-        return {name: each.value for name, each in found.items()}
+        # Not http.cookies: one cookie of another program of this host, such as with JSON in it,
+        # would make it drop all others. The first of a name is that of the longest path.
+        pairs = (each.strip().partition("=") for each in self.header("Cookie").split(";"))
+        return {name: value for name, _, value in reversed([*pairs])}
 
 
 class Response(NamedTuple):

@@ -19,6 +19,7 @@ EVERYBODY = "*"
 
 _NO_TOKEN = "-"  # noqa: S105  # no password
 _HASH = re.compile("[0-9a-f]{64}")
+_OF_NOTHING = digest("")  # such as of a variable of a shell that is not set
 
 
 class User(NamedTuple):
@@ -72,6 +73,11 @@ class Users:
             if not words:
                 continue
             match words:
+                case [_, _, token] if token == _OF_NOTHING:
+                    raise ConfigError(
+                        f"users: {self._path}, line {number}: HASH is that of an empty token,"
+                        " with which everybody would get in; make a token, and hash it again"
+                    )
                 case [name, ("read" | "operate" | "admin") as right, token] if (
                     token == _NO_TOKEN or _HASH.fullmatch(token)
                 ):

@@ -262,6 +262,34 @@ def test_a_wrong_line_is_refused_with_its_number(tmp_path, line):
         Users(path)
 
 
+def test_a_hash_of_nothing_is_refused_because_everybody_would_get_in(tmp_path):
+    path = tmp_path / "users"
+    path.write_text(f"ann admin {sha256(b'').hexdigest()}\n")
+    with pytest.raises(ConfigError, match="line 1: HASH is that of an empty token"):
+        Users(path)
+
+
+def test_a_user_who_is_removed_while_they_log_in_is_no_administrator(make, users, monkeypatch):
+    path, tokens = users
+    known = Users(path)
+    find = known.by_token
+
+    def found_and_removed(token):
+        user = find(token)
+        path.write_text("")
+        return user
+
+    monkeypatch.setattr(known, "by_token", found_and_removed)
+    browser = Browser(make(users=known)).log_in(tokens["read"])
+    assert browser.get("now").status == 401
+
+
+def test_cookies_of_other_programs_of_the_host_keep_nobody_out(make, secret):
+    browser = Browser(make()).log_in(secret.token)
+    browser.cookies = {"theme": '{"a": 1, "b": [2]}', "odd[]": '"', **browser.cookies, "x": "\\"}
+    assert browser.get("now").status == 200
+
+
 def test_a_file_of_users_that_everybody_may_write_is_refused(users):
     path, _ = users
     path.chmod(0o666)
@@ -298,6 +326,24 @@ def test_every_user_of_a_proxy_can_have_a_right(make, tmp_path):
     site = make(users=Users(path), user_header="X-Remote-User", proxies=["unix"])
     assert "bob, read" in get(site, "now", headers={"HTTP_X_REMOTE_USER": "bob"}).text
     assert "ann, operate" in get(site, "now", headers={"HTTP_X_REMOTE_USER": "ann"}).text
+
+
+def test_the_name_of_a_user_of_a_proxy_may_have_any_letters(make, tmp_path):
+    path = tmp_path / "users"
+    path.write_text("zoë read -\n", encoding="utf-8")
+    site = make(users=Users(path), user_header="X-Remote-User", proxies=["unix"])
+    named = {"HTTP_X_REMOTE_USER": "zoë".encode().decode("latin-1")}  # as WSGI wants it
+    assert "zoë, read" in get(site, "now", headers=named).text
+
+
+def test_an_earlier_login_does_not_hinder_the_forms_of_a_user_of_a_proxy(make, secret, tmp_path):
+    path = tmp_path / "users"
+    path.write_text("ann operate -\n")
+    earlier = Browser(make()).log_in(secret.token)
+    site = make(users=Users(path), user_header="X-Remote-User", proxies=["unix"])
+    browser = Browser(site, HTTP_X_REMOTE_USER="ann")
+    browser.cookies = dict(earlier.cookies)
+    assert browser.act("pause", key="k").status == 303
 
 
 def test_a_function_decides_in_place_of_all_other_rules(make, schedules, secret):
