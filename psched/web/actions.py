@@ -21,6 +21,7 @@ from psched.client.verbs.ending import Cancel, Requeue, Stop
 from psched.client.verbs.extra_runs import CAN_HAVE_EXTRA_RUNS, RunMissed, Trigger
 from psched.client.verbs.pausing import Pause, Resume
 from psched.client.verbs.skipping import Skip
+from psched.core.alerts.alert import Alert
 from psched.core.asked_time import parse_next
 from psched.core.model import RUNS_NO_MORE, Row
 from psched.core.operations import pausing
@@ -110,9 +111,14 @@ class Action(NamedTuple):
 
 
 def _planned(
-    make: Callable[[Asked], Verb[Any]], effects: Callable[[Asked, Row], Sequence[str]]
+    make: Callable[[Asked], Verb[Any]],
+    effects: Callable[[Asked, Row], Sequence[str]],
+    shown: Callable[[Row], str] = lambda _: "",
 ) -> Callable[[Asked], Plan]:
-    """What a verb would do with one schedule, or with several."""
+    """What a verb would do with one schedule, or with several.
+
+    If what ``shown`` returns is another text later, the verb would do something else.
+    """
 
     def plan(asked: Asked) -> Plan:
         verb = make(asked)
@@ -123,7 +129,12 @@ def _planned(
         key = asked.key()
         row = asked.schedules.read(key).row
         _refuse_state(row, verb)
-        return Plan(effects(asked, row), verb, [key])
+        seen = shown(row)
+
+        def is_as_shown(now: Row) -> bool:
+            return shown(now) == seen
+
+        return Plan(effects(asked, row), verb, [key], is_as_shown, {"shown": seen})
 
     return plan
 
@@ -152,7 +163,8 @@ def _chosen(asked: Asked, verb: Verb[Any]) -> Sequence[str]:
             "q", f"finds more than {MOST} schedules; narrow it, or use psched {verb.name}"
         )
     # A key that is gone meanwhile could be a pattern, which chooses others.
-    there = [key for key in keys if key in asked.schedules.read_many(keys)]
+    known = asked.schedules.read_many(keys)
+    there = [key for key in keys if key in known]
     if not there:
         return []
     return asked.schedules.select(*there).change(verb, dry_run=True).changed
@@ -174,6 +186,11 @@ def _times(runs: Sequence[UpcomingTime]) -> str:
 
 def _next(asked: Asked, row: Row) -> str:
     return _times(next_runs(row, asked.settings, asked.schedules.now()))
+
+
+def _running(row: Row) -> str:
+    """Which run goes on."""
+    return "" if row.owner is None else str(row.fence)
 
 
 def _while_running(row: Row, text: str) -> Sequence[str]:
@@ -294,15 +311,15 @@ class _Acknowledge(Verb[str]):
     name = "acknowledge"
     done = "acknowledged"
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Asked, shown: Sequence[Alert]) -> None:
         self._asked = asked
+        self._shown = shown
 
     def apply(self, access: Any, key: str, only_if: Condition | None = None) -> str:  # noqa: ANN401
-        del only_if
+        del only_if  # another alert stays open, because nobody has seen it
         schedules, auditor = self._asked.schedules, access.auditor
-        found = [*schedules.alerts(key)]
         note = f": {auditor.note}" if auditor.note else ""
-        closed = schedules.close_alerts(found, f"closed by {auditor.author.name}{note}")
+        closed = schedules.close_alerts(self._shown, f"closed by {auditor.author.name}{note}")
         rules = ", ".join(sorted(str(alert.rule) for alert in closed))
         auditor.record_about(self.name, key, {"rules": rules})
         return rules
@@ -314,7 +331,9 @@ def _plan_of_acknowledge(asked: Asked) -> Plan:
     if not found:
         raise AlreadyFinishedError(f"there is no open alert about {key!r}")
     redaction = asked.redaction
-    return Plan([sentence(alert, redaction) for alert in found], _Acknowledge(asked), [key])
+    lines = [sentence(alert, redaction) for alert in found]
+    seen = _digest([f"{alert.rule} {alert.since}" for alert in found])
+    return Plan(lines, _Acknowledge(asked, found), [key], fixed={"shown": seen})
 
 
 _NOTE = Field("note", "Why", "for the audit trail")
@@ -362,7 +381,7 @@ ACTIONS: Mapping[str, Action] = {
     "skip": Action(
         "Skip",
         "Leave out its next runs. This cannot be undone.",
-        _planned(_skip, _effects_of_skip),
+        _planned(_skip, _effects_of_skip, lambda row: str(row.next_time)),
         Skip.states,
         asked=[Field("n", "Runs to leave out", "1", "number")],
         given=[_NOTE],
@@ -401,7 +420,7 @@ ACTIONS: Mapping[str, Action] = {
     "cancel": Action(
         "Cancel",
         "It runs no more, until it is requeued.",
-        _planned(lambda _: Cancel(), _effects_of_cancel),
+        _planned(lambda _: Cancel(), _effects_of_cancel, _running),
         Cancel.states,
         inverse="requeue",
         given=[_NOTE],
@@ -469,7 +488,8 @@ def do(name: str, asked: Asked) -> Done:
     if asked.query.get("key"):
         [key] = plan.keys
         # A program need not have looked.
-        _refuse_change(asked, plan, "count", plan.fixed.get("count", ""))
+        for name in ("count", "shown"):
+            _refuse_change(asked, plan, name, plan.fixed.get(name, ""))
         outcome = plan.verb.apply(asked.schedules.access, key, plan.only_if)
         return _done(action, key, plan.verb, outcome)
     _refuse_change(asked, plan, "seen")

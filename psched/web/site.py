@@ -4,6 +4,7 @@ import json
 import logging
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from threading import Lock
@@ -58,6 +59,9 @@ _HEADERS = (
     ("X-Content-Type-Options", "nosniff"),
     ("Cache-Control", "no-store"),
 )
+
+_OF_PROGRAMS = ("key", "dry_run")
+"""The fields of each action, beside those of its form."""
 
 _CONFLICTS = (AlreadyExistsError, AlreadyFinishedError, ChangedMeanwhileError)
 """The errors about a schedule that is not as the visitor has seen it."""
@@ -123,6 +127,10 @@ class Site:
     ) -> Iterable[bytes]:
         """Answer a request, as PEP 3333 defines it."""
         request = Request(environ)
+        if not request.is_safe:
+            # Others do not wait for a client that sends slowly. What is too long is told below.
+            with suppress(InvalidError):
+                _ = request.body
         with self._lock:
             try:
                 response = self._answer(request)
@@ -319,6 +327,10 @@ class Site:
 
         def done(asked: Asked) -> Page:
             asked.key()
+            known = (*_OF_PROGRAMS, *(each.name for each in (*action.asked, *action.given)))
+            if unknown := [each for each in fields if each not in known]:
+                problem = f"is no field of {name}; there are {', '.join(known)}"
+                raise InvalidError(visible(unknown[0])[:100], problem)
             if fields.get("dry_run"):
                 plan = actions.plan_of(name, asked)
                 would = {"key": asked.key(), "would": [*plan.lines]}

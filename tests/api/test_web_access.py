@@ -3,6 +3,7 @@
 import logging
 import os
 from hashlib import sha256
+from threading import Event, Thread
 
 import pytest
 
@@ -213,7 +214,7 @@ def test_root_makes_links_to_the_pages_of_another_user_but_does_not_serve_by_the
 
 @pytest.mark.parametrize("kind", ["open to others", "of another user", "a pipe", "a link"])
 def test_a_link_that_another_user_has_put_beside_the_token_lets_nobody_in(
-    make, secret, clock, tmp_path, kind
+    make, secret, tmp_path, kind
 ):
     code = secret.new_link("eve")
     [path] = (tmp_path / "state").glob("*.link-*")
@@ -436,6 +437,29 @@ def test_below_a_path_the_pages_begin_at_their_folder(make, secret):
         Browser(make(), SCRIPT_NAME="/tools/psched").post("login", token=secret.token).cookies
     )
     assert "; Path=/tools/psched;" in cookie
+
+
+def test_a_client_that_sends_slowly_makes_nobody_wait(make):
+    site, asked, goes_on = make(), Event(), Event()
+
+    class Slow:
+        def read(self, length):
+            asked.set()
+            assert goes_on.wait(20)
+            return b"x" * length
+
+    sent = {"CONTENT_LENGTH": "9", "wsgi.input": Slow()}
+    thread = Thread(target=ask, args=(site, "login", "POST"), kwargs={"headers": sent})
+    thread.start()
+    try:
+        assert asked.wait(20)
+        other = Thread(target=get, args=(site, "login"))
+        other.start()
+        other.join(20)
+        assert not other.is_alive()
+    finally:
+        goes_on.set()
+        thread.join()
 
 
 def test_a_body_that_is_too_long_is_not_read(make, secret):

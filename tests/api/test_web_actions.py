@@ -113,6 +113,39 @@ def test_a_run_is_stopped_but_not_a_later_one(schedules, browser):
     assert schedules.read("now").row.status == "stopping"
 
 
+def test_other_runs_than_those_that_were_shown_are_not_left_out(schedules, browser):
+    page = browser.get("act", do="skip", key="k", n="1")
+    schedules["k"].skip()
+    before = schedules["k"].metadata().next_time
+    refused = browser.send(page)
+    assert refused.status == 409
+    assert schedules["k"].metadata().next_time == before
+    assert browser.send(refused).status == 303
+
+
+def test_a_run_that_began_since_cancelling_was_shown_is_not_stopped_by_it(schedules, browser):
+    schedules.add("now", "t", next_time=1_000_000_000, cron="0 0 1 1 *", timezone="UTC")
+    page = browser.get("act", do="cancel", key="now")
+    assert "Its run is stopped" not in page.text
+    schedules._store.claim("w.1", limit=1, alive_time=60, shortest=6, horizon=0)
+    refused = browser.send(page)
+    assert refused.status == 409
+    assert "Its run is stopped" in refused.text
+    assert status(schedules, "now") == "running"
+    assert browser.send(refused).status == 303
+
+
+def test_an_alert_that_nobody_has_seen_is_not_acknowledged(schedules, browser):
+    raised(schedules._store, alert("k"))
+    page = browser.get("act", do="acknowledge", key="k")
+    raised(schedules._store, alert("k", rule="failed", text="it fails"))
+    refused = browser.send(page)
+    assert refused.status == 409
+    assert "it fails" in refused.text
+    assert len([*schedules.alerts("k")]) == 2
+    assert browser.send(refused).status == 303
+
+
 def test_what_is_not_possible_now_is_told(schedules, browser):
     for name, told in (
         ("resume", "cannot be resumed: it is waiting"),
@@ -242,6 +275,15 @@ def test_too_many_are_refused(schedules, browser, monkeypatch):
     assert "Nothing is found" in browser.get("act", do="resume", q="type:mail m0").text
 
 
+def test_what_a_search_finds_is_read_at_once(schedules, browser, monkeypatch):
+    for number in range(9):
+        schedules.add(f"m{number}", "mail", cron="0 4 * * *")
+    read, calls = schedules.read_many, []
+    monkeypatch.setattr(schedules, "read_many", lambda keys: calls.append(keys) or read(keys))
+    assert "9 schedules" in browser.get("act", do="trigger", q="type:mail").text
+    assert len(calls) <= 2
+
+
 # --- edit -----------------------------------------------------------------------------------
 
 
@@ -365,6 +407,8 @@ def test_a_program_does_the_same_with_a_token(schedules, browser, secret):
         ({"key": "none"}, {}, (404, "no schedule")),
         ({"key": "k", "until": "never"}, {}, (400, "until: ")),
         ({"key": "k", "until": [1]}, {}, (400, "until: ")),
+        ({"key": "k", "dry-run": True}, {}, (400, "dry-run: is no field of pause; there are key,")),
+        ({"key": "k", "untill": "+1h"}, {}, (400, "untill: is no field of pause")),
         ({"key": "k"}, {"CONTENT_TYPE": "text/plain"}, (400, "must be a JSON object")),
         ({"key": "k"}, {"HTTP_AUTHORIZATION": "Bearer x"}, (401, "Log in first")),
         ({"key": "k"}, {"HTTP_AUTHORIZATION": ""}, (401, "Log in first")),
