@@ -275,10 +275,14 @@ def _plan_of_stop(asked: Asked) -> Plan:
 def _plan_of_backfill(asked: Asked) -> Plan:
     key = asked.key()
     texts = {name: asked.query.get(name, "").strip() for name in ("from", "to")}
-    if not all(texts.values()):
+    if not texts["from"]:
         return Plan([], None, [key])
+    now = CLOCK.wall()
     start, end = (
-        parse_time(name, text, CLOCK.wall(), is_next=False) or 0 for name, text in texts.items()
+        int(now)
+        if name == "to" and text in {"", "now"}
+        else parse_time(name, text, now, is_next=False) or 0
+        for name, text in texts.items()
     )
     _refuse_state(asked.schedules.read(key).row, _backfill(start, end, dry_run=True))
     would = _backfill(start, end, dry_run=True).apply(asked.schedules.access, key)
@@ -403,7 +407,7 @@ ACTIONS: Mapping[str, Action] = {
         inverse="cancel",
         asked=[
             Field("from", "From", "yesterday 02:30, 2026-11-22T02:30 or -2h"),
-            Field("to", "To", "now"),
+            Field("to", "To (empty: now)", "03:30, -1h"),
         ],
         given=[_NOTE],
     ),
@@ -488,8 +492,8 @@ def do(name: str, asked: Asked) -> Done:
     if asked.query.get("key"):
         [key] = plan.keys
         # A program need not have looked.
-        for name in ("count", "shown"):
-            _refuse_change(asked, plan, name, plan.fixed.get(name, ""))
+        for field in ("count", "shown"):
+            _refuse_change(asked, plan, field, plan.fixed.get(field, ""))
         outcome = plan.verb.apply(asked.schedules.access, key, plan.only_if)
         return _done(action, key, plan.verb, outcome)
     _refuse_change(asked, plan, "seen")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,16 @@ def _without_hidden(row: Row, redaction: Redaction) -> Row:
     if not redaction:
         return row
     data = encode("data", redaction.value(_data(row)))
-    return changed(row, data=data, cron=redaction.text(row.cron or "") or None)
+    return changed(row, data=data, cron=_cron_without_hidden(row.cron or "", redaction) or None)
+
+
+def _cron_without_hidden(cron: str, redaction: Redaction) -> str:
+    """What the form shows of a cron line; the arguments of a class of the user's remain JSON."""
+    name, brace, rest = cron.partition("{")
+    if brace:
+        with suppress(InvalidError):
+            return name + encode("cron", redaction.value(decode("cron", brace + rest)))
+    return redaction.text(cron)
 
 
 def _with_hidden(wanted: Row, shown: Row, stored: Row) -> Row:
@@ -88,9 +98,9 @@ def _with_hidden(wanted: Row, shown: Row, stored: Row) -> Row:
     if shown is stored:
         return wanted
     data = _restored(_data(wanted), _data(shown), _data(stored))
-    if HIDDEN in json.dumps(data):
-        raise InvalidError("text", f"{HIDDEN} stands for a value; move or change it elsewhere")
     cron = stored.cron if wanted.cron == shown.cron else wanted.cron
+    if HIDDEN in json.dumps(data) or (cron != stored.cron and HIDDEN in (cron or "")):
+        raise InvalidError("text", f"{HIDDEN} stands for a value; move or change it elsewhere")
     return changed(wanted, data=encode("data", data), cron=cron)
 
 

@@ -201,6 +201,13 @@ def test_a_backfill_shows_its_runs_first_and_adds_just_them(schedules, browser):
     assert {status(schedules, key) for key in added} == {"cancelled"}
 
 
+@pytest.mark.parametrize("end", ["", "now"])
+def test_a_backfill_goes_up_to_now_unless_it_is_told_otherwise(schedules, browser, end):
+    page = browser.get("act", **{"do": "backfill", "key": "k", "from": "-2d", "to": end})
+    assert page.status == 200, page.text
+    assert abs(int(page.form("do")["to"]) - schedules.now()) < 60
+
+
 def test_an_occurrence_that_did_not_run_offers_to_run_it(schedules, browser):
     record = not_run("k")
     schedules._store.history.record([record])
@@ -351,6 +358,32 @@ def test_hidden_values_are_not_shown_in_a_definition_and_stay(schedules, setting
     moved = browser.get("act", do="edit", key="s")
     refused = browser.post("act", **edited(moved, "password", "other"))
     assert refused.status == 400
+
+
+class Polled:
+    """A custom trigger with a secret."""
+
+    def __init__(self, password, gap):
+        self.gap, self.password = gap, password
+
+    def next_at(self, after):
+        return (after // self.gap + 1) * self.gap
+
+
+def test_what_stands_for_a_hidden_value_is_never_stored_in_its_place(schedules, settings, secret):
+    schedules.add("s", "t", trigger=(Polled, {"gap": 70, "password": "hunter2"}))
+    site = site_of(schedules, settings.with_settings(redact=["password"]), secret=secret)
+    browser = Browser(site).log_in(secret.token)
+    page = browser.get("act", do="edit", key="s")
+    assert "hunter2" not in page.body
+    shown = browser.post("act", **edited(page, "label: null", "label: x"))
+    assert browser.send(shown).status == 303
+    assert '"hunter2"' in schedules.read("s").row.cron
+    page = browser.get("act", do="edit", key="s")
+    refused = browser.post("act", **edited(page, "70", "80"))
+    assert not refused.form("do")
+    assert "hunter2" not in refused.body
+    assert "[redacted]" in refused.text
 
 
 # --- texts of strangers ---------------------------------------------------------------------
