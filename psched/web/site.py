@@ -37,6 +37,8 @@ from psched.web.users import READ, RIGHTS, Right, allows
 
 _FILES = Path(__file__).parent / "templates"
 
+_LONGEST_WAIT = 10.0  # seconds in which a request waits for those before it
+
 _STYLE = "/style.css"
 _LOGIN, _LOGOUT, _ACT = "/login", "/logout", "/act"
 _PATHS = {"/": "timeline"} | {f"/{name}": name for name in PAGES if name != "timeline"}
@@ -96,8 +98,9 @@ class _Frame(NamedTuple):
 class Site:
     """A WSGI application that shows the schedules of one table, and changes them for its users.
 
-    One request after the other is answered, because there is one connection to the store. It is
-    closed after each request: a page that nobody reads costs the database nothing.
+    One request after the other is answered, because there is one connection to the store; who would
+    wait too long is told so. The connection is closed after each request: a page that nobody reads
+    costs the database nothing.
     """
 
     def __init__(
@@ -131,11 +134,16 @@ class Site:
             # Others do not wait for a client that sends slowly. What is too long is told below.
             with suppress(InvalidError):
                 _ = request.body
-        with self._lock:
+        if self._lock.acquire(timeout=_LONGEST_WAIT):
             try:
                 response = self._answer(request)
             finally:
                 self._schedules.close()
+                self._lock.release()
+        else:  # or a store that hangs would take all threads of the application around this one
+            text = "Others wait for an answer of the store, too. Try again in a minute."
+            busy = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, text)
+            response = self._shown(request, busy, _Frame(None), [("Retry-After", "60")])
         headers = [
             ("Content-Type", f"{response.kind}; charset=utf-8"),
             ("Content-Length", str(len(response.body))),

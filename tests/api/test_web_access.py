@@ -462,6 +462,29 @@ def test_a_client_that_sends_slowly_makes_nobody_wait(make):
         thread.join()
 
 
+def test_a_store_that_hangs_does_not_hold_those_who_wait_for_it(make, monkeypatch):
+    monkeypatch.setattr("psched.web.site._LONGEST_WAIT", 0.05)
+    asked, goes_on = Event(), Event()
+
+    def access(_request):  # answers as late as a store could
+        asked.set()
+        assert goes_on.wait(20)
+        return "read"
+
+    site = make(access=access)
+    thread = Thread(target=get, args=(site, "now"))
+    thread.start()
+    try:
+        assert asked.wait(20)
+        refused = get(site, "api/v1/now.json")
+        assert (refused.status, refused.headers["Retry-After"]) == (503, "60")
+        assert "Try again" in refused.json["error"]
+    finally:
+        goes_on.set()
+        thread.join()
+    assert get(site, "now").status == 200
+
+
 def test_a_body_that_is_too_long_is_not_read(make, secret):
     browser = Browser(make()).log_in(secret.token)
     refused = browser.post("act", do="pause", note="x" * 70_000)
