@@ -47,8 +47,8 @@ def app(
             Without a `User`, the name is ``REMOTE_USER`` of the request, or ``web``.
         users: the path of a file of users, see docs/web.md.
         user_header: the name of a header in which a proxy names the user, who must be in the file.
-        proxies: from whom this header counts: addresses and networks, or ``unix``, if the
-            application is reached by a Unix socket alone.
+        proxies: from whom this header counts: addresses, networks, and ``unix``, for requests that
+            come by a Unix socket, and so from no address.
         allowed_hosts: the host names that a request may be addressed to; None means every name,
             which is right if the application around this one checks them.
         token_file: the path of the file of the token, which is made if it is missing; default:

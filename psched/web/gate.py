@@ -124,12 +124,10 @@ class Gate:
         return None if self.rules.users is None else self.rules.users.by_token(token)
 
     def _is_proxy(self, remote: str) -> bool:
-        if UNIX in self.rules.proxies:
-            return True
         try:
             address = ip_address(remote)
-        except ValueError:
-            return False
+        except ValueError:  # servers name none, or a word, at a Unix socket
+            return UNIX in self.rules.proxies
         return any(address in network for network in self._proxies)
 
     def _bound(self, request: Request, user: User) -> Visitor:

@@ -308,6 +308,9 @@ def test_a_file_of_users_that_everybody_may_write_is_refused(users):
         (["10.0.0.0/8"], "192.0.2.1", 401),
         (["10.0.0.0/8"], "", 401),
         (["unix"], "", 200),
+        (["unix"], "localhost", 200),  # as waitress calls it
+        (["unix"], "127.0.0.1", 401),
+        (["unix", "10.0.0.0/8"], "192.0.2.1", 401),
         ([], "127.0.0.1", 401),
     ],
 )
@@ -324,7 +327,7 @@ def test_a_header_that_names_the_user_counts_only_from_a_proxy(
 def test_every_user_of_a_proxy_can_have_a_right(make, tmp_path):
     path = tmp_path / "users"
     path.write_text("* read -\nann operate -\n")
-    site = make(users=Users(path), user_header="X-Remote-User", proxies=["unix"])
+    site = make(users=Users(path), user_header="X-Remote-User", proxies=["127.0.0.1"])
     assert "bob, read" in get(site, "now", headers={"HTTP_X_REMOTE_USER": "bob"}).text
     assert "ann, operate" in get(site, "now", headers={"HTTP_X_REMOTE_USER": "ann"}).text
 
@@ -332,7 +335,7 @@ def test_every_user_of_a_proxy_can_have_a_right(make, tmp_path):
 def test_the_name_of_a_user_of_a_proxy_may_have_any_letters(make, tmp_path):
     path = tmp_path / "users"
     path.write_text("zoë read -\n", encoding="utf-8")
-    site = make(users=Users(path), user_header="X-Remote-User", proxies=["unix"])
+    site = make(users=Users(path), user_header="X-Remote-User", proxies=["127.0.0.1"])
     named = {"HTTP_X_REMOTE_USER": "zoë".encode().decode("latin-1")}  # as WSGI wants it
     assert "zoë, read" in get(site, "now", headers=named).text
 
@@ -341,7 +344,7 @@ def test_an_earlier_login_does_not_hinder_the_forms_of_a_user_of_a_proxy(make, s
     path = tmp_path / "users"
     path.write_text("ann operate -\n")
     earlier = Browser(make()).log_in(secret.token)
-    site = make(users=Users(path), user_header="X-Remote-User", proxies=["unix"])
+    site = make(users=Users(path), user_header="X-Remote-User", proxies=["127.0.0.1"])
     browser = Browser(site, HTTP_X_REMOTE_USER="ann")
     browser.cookies = dict(earlier.cookies)
     assert browser.act("pause", key="k").status == 303

@@ -186,7 +186,7 @@ import http.client, socket, sys
 connection = http.client.HTTPConnection("localhost", timeout=60)
 connection.sock = socket.socket(socket.AF_UNIX)
 connection.sock.connect("/run/psched-web/web.sock")
-connection.request("GET", sys.argv[1])
+connection.request("GET", sys.argv[1], headers={"X-Remote-User": "ann"})
 print(connection.getresponse().read().decode())
 """
 """Reads a page of psched web in the machine."""
@@ -198,6 +198,7 @@ def test_the_unit_of_the_web_pages_shows_what_the_service_runs(host):
     [unit] = re.findall(r"```ini\n(# \S*/psched-web\.service\n.*?)```", page, re.DOTALL)
     units = path_of(host, "/etc/systemd/system")
     (units / "psched-web.service").write_text(unit.replace("/opt/psched/", f"{VENV}/"))
+    path_of(host, "/etc/psched/web-users").write_text("ann read -\n")
     (units / "psched-web.service.d").mkdir()
     shutil.copy(units / "psched.service.d/test.conf", units / "psched-web.service.d")
     host.systemctl("daemon-reload")
@@ -211,10 +212,10 @@ def test_the_unit_of_the_web_pages_shows_what_the_service_runs(host):
         return host.run(f"{VENV}/bin/python", "-c", FETCH, path, status=None)
 
     wait_until(lambda: "<pre>it prints\n" in fetched("/occurrence?key=prints"), what="the output")
-    assert "1 running" in fetched("/")
+    wait_until(lambda: re.search(r"\b1 of \d+ slots busy", fetched("/now")), what="its slot")
     path_of(host, "/var/lib/psched/end").touch()
     wait_until(lambda: "finished" in fetched("/occurrence?key=prints"), what="the end of the task")
     host.systemctl("stop", "psched")
-    assert "no worker is known to be alive" in fetched("/")
+    assert "no worker is known to be alive" in fetched("/now")
     host.systemctl("stop", "psched-web")
     assert host.systemctl("show", "--property=Result", "psched-web") == "Result=success\n"
