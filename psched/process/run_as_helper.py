@@ -26,6 +26,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
@@ -34,7 +35,10 @@ from psched.process import run_as_list
 from psched.process.run_as_list import RefusedError
 
 _PATIENCE = 10.0
-"""Seconds within which a request must be complete."""
+"""Seconds within which a request must be complete, so that no slow peer keeps a process of root."""
+
+_SHORTEST = 0.001
+"""Seconds that are left to a request that is late; none at all would be another error."""
 
 _LARGEST = 1 << 20
 """The most bytes of a request; the kernel accepts little more for a program."""
@@ -100,7 +104,6 @@ class Helper:
 
     def serve(self) -> None:
         """Start the program that is asked for, or refuse it; return when it has ended."""
-        self._connection.settimeout(_PATIENCE)
         size = _CREDENTIALS.size
         packed = self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
         pid, user, _ = _CREDENTIALS.unpack(packed)
@@ -132,11 +135,14 @@ class Helper:
         if user not in {0, self._caller}:
             raise RefusedError("only the user of the service may ask")
         head = b""
+        until = time.monotonic() + _PATIENCE
         try:
+            self._connection.settimeout(_PATIENCE)
             size = _LENGTHS.size
             chunk, self._given, _, _ = socket.recv_fds(self._connection, size, _DESCRIPTORS)
             length, more = _LENGTHS.unpack(chunk) if len(chunk) == size else (0, 0)
             while not more and len(head) < length <= _LARGEST and chunk:
+                self._connection.settimeout(max(until - time.monotonic(), _SHORTEST))
                 chunk = self._connection.recv(length - len(head))
                 head += chunk
         except OSError as error:

@@ -5,6 +5,7 @@ import pwd
 import socket
 import struct
 import subprocess
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from psched.process.program_runner import packed
 from psched.process.run_as_helper import Helper, open_group
 from psched.process.run_as_list import RefusedError
 from support.cgroups import cgroup_of, own_cgroup
+from support.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the helper runs as root")
 
@@ -104,6 +106,31 @@ def test_a_request_that_is_not_understood_is_refused(fields, listed, capfd):
 )
 def test_a_request_of_a_wrong_size_is_refused(request_, listed):
     assert ask(request_, listed).startswith("refused the request")
+
+
+def test_a_request_that_comes_byte_by_byte_keeps_no_process_of_root(listed, monkeypatch):
+    monkeypatch.setattr(run_as_helper, "_PATIENCE", 0.3)
+    ours, theirs = socket.socketpair()
+    sent, over = [], threading.Event()
+
+    def drip():
+        with suppress(OSError):
+            ours.sendall(struct.pack("!II", 1000, 0))
+            for byte in bytes(1000):
+                ours.sendall(bytes([byte]))
+                sent.append(byte)
+                if over.wait(0.02):
+                    return
+
+    slow = threading.Thread(target=drip)
+    slow.start()
+    with ours, theirs:
+        theirs.settimeout(PATIENCE)
+        Helper(theirs, NOBODY.pw_uid, listed).serve()
+        over.set()
+        slow.join()
+        assert ours.recv(100).startswith(b"refused the request")
+    assert len(sent) < 1000
 
 
 @pytest.mark.parametrize("descriptors", [0, 1, 2, 3, 5])
