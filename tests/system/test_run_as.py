@@ -260,3 +260,14 @@ def test_kill_9_leaves_no_process_of_a_program(helped, victim):
         kill(pid)
 
     wait_until(lambda: before.isdisjoint(found_processes()), what="the end of all processes")
+
+
+def test_a_helper_that_is_killed_again_and_again_is_there_for_the_next_program(helped):
+    helped.start()
+    group = helped.machine.group("psched-run-as.service")
+
+    for number in range(8):
+        start(helped, f"who-{number}", "who")
+        assert ended(helped, f"who-{number}").outcome == "finished"
+        for pid in (group / "cgroup.procs").read_text().split():
+            kill(int(pid))
