@@ -185,6 +185,8 @@ def why_changeable(path: str, owner: int = 0) -> str | None:
         try:
             status = os.lstat(each)
         except OSError as error:
+            if isinstance(error, PermissionError):
+                return f"{each}: a folder above it is closed to psched-run-as, which obeys modes"
             return None if isinstance(error, FileNotFoundError) else f"{each}: {error.strerror}"
         if status.st_uid not in {0, owner}:
             return f"{each} belongs to user {status.st_uid}, who could change it"

@@ -49,6 +49,7 @@ LIST = f"""\
 {USER} SIZE=big /opt/jobs/ends *
 {USER} /opt/jobs/busy
 {USER} /opt/jobs/loose
+{USER} /var/lib/{USER}/own
 """
 
 
@@ -165,6 +166,12 @@ def test_what_root_does_not_allow_is_refused_with_one_line(helped):
         start(helped, user, "who", run_as=user)
     start(helped, "other", "another")
     start(helped, "loose", "loose")
+    helped.home.chmod(0o700)
+    helped.service.add(
+        "in-home", type="exec", data={"command": [f"/var/lib/{USER}/own"]}, run_as=USER,
+        max_attempts=1,
+    )  # fmt: skip
+    reasons["in-home"] = f"/var/lib/{USER}/own: a folder above it is closed"
     start(helped, "very-long", "who", "\N{GRINNING FACE}" * 450)
     reasons["very-long"] = f"/etc/psched/run_as does not allow user {USER}: /opt/jobs/who '"
     reasons["other"] = f"/etc/psched/run_as does not allow user {USER}: /opt/jobs/another"
