@@ -18,7 +18,7 @@ from psched.runner.shared_memory import Reason
 from support.bench import Bench
 from support.cgroups import own_cgroup, populated
 from support.isolated import isolated, say, started_isolated
-from support.processes import children, kill, title
+from support.processes import kill, title
 from support.waiting import PATIENCE, has_ended, wait_for_end, wait_until
 
 FOREVER = str(1000 * PATIENCE)
@@ -537,7 +537,7 @@ def test_a_term_that_comes_when_the_helper_has_told_the_end_changes_no_status(
     path, used = str(tmp_path / "socket"), os.memfd_create("used")
     monkeypatch.setattr(program_runner, "SOCKET", path)
     monkeypatch.setattr(program_runner, "_open_group", lambda: os.open(os.devnull, os.O_WRONLY))
-    told = []
+    told, stand_ins = [], []
 
     def helper():
         connection, _ = listener.accept()
@@ -546,7 +546,7 @@ def test_a_term_that_comes_when_the_helper_has_told_the_end_changes_no_status(
             connection.recv(1000)
             connection.sendall(b"started\n")
             told.append(connection.recv(1000))
-            [pid] = children(os.getpid())
+            [pid] = stand_ins
             kill(pid, signal.SIGSTOP)
             wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "T", what="stop")
             connection.sendall(b"exited 3 5 7\n")
@@ -559,6 +559,7 @@ def test_a_term_that_comes_when_the_helper_has_told_the_end_changes_no_status(
         thread = threading.Thread(target=helper)
         thread.start()
         pid = program_runner.start([b"/bin/true"], {}, None, None, user=b"nobody", used=used)
+        stand_ins.append(pid)
         kill(pid, signal.SIGTERM)
         _, status = os.waitpid(pid, 0)
         thread.join()

@@ -197,8 +197,18 @@ class Galera(Block):
         return name
 
     def drop_database(self, name: str) -> None:
-        """Drop a database, on all nodes."""
-        self.nodes[0].drop_database(name)
+        """Drop a database, on all nodes, as soon as no lock of an ended session pauses one."""
+
+        def is_dropped() -> bool:
+            try:
+                self.nodes[0].drop_database(name)
+            except pymysql.err.OperationalError as error:
+                if error.args[0] != pymysql.constants.ER.UNKNOWN_COM_ERROR:
+                    raise
+                return False
+            return True
+
+        wait_until(is_dropped, what="a node that is not paused")
 
     def _agree(self) -> bool:
         """Whether each running node counts just the running ones; killed ones count for a while."""
