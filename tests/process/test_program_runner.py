@@ -548,7 +548,9 @@ def test_a_term_that_comes_when_the_helper_has_told_the_end_changes_no_status(
             told.append(connection.recv(1000))
             [pid] = stand_ins
             kill(pid, signal.SIGSTOP)
-            wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "T", what="stop")
+            stat = Path(f"/proc/{pid}/stat")
+            # The name of the process, in brackets, can have blanks.
+            wait_until(lambda: ") T " in stat.read_text(), what="its stop")
             connection.sendall(b"exited 3 5 7\n")
         kill(pid, signal.SIGTERM)
         kill(pid, signal.SIGCONT)
