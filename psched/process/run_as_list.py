@@ -38,9 +38,7 @@ _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 DESCRIBING = frozenset(
     f"PSCHED_{name}"
-    for name in (
-        *("KEY", "SCHEDULE_KEY", "TYPE", "SCHEDULED_TIME", "OCCURRENCE", "ATTEMPT", "FENCE"),
-    )
+    for name in ("KEY", "SCHEDULE_KEY", "TYPE", "SCHEDULED_TIME", "OCCURRENCE", "ATTEMPT", "FENCE")
 )
 """The variables that tell each program about its task; their values are the row's."""
 

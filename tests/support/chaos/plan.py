@@ -26,7 +26,7 @@ ON_SQLITE = ("lock the store",)
 """Another program holds the write lock, as a backup or a long transaction does."""
 
 ON_DYNALITE = ("stop the store",)
-"""It keeps its tables in memory: when it ends, all is lost."""
+"""Dynalite keeps its tables in memory, so it is stopped and continued, and never killed."""
 
 VERBS = (
     *("push", "push", "push", "push", "add", "edit", "pause", "resume", "resume", "skip"),
