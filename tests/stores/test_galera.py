@@ -405,7 +405,9 @@ class TestMasters:
     @pytest.fixture
     def service(self, galera, name, tmp_path):
         with services(tmp_path) as make:
-            yield make(url(name, *(node.port for node in galera.nodes)), alive_time=60)
+            # The task "long" leaves a place for others.
+            everywhere = url(name, *(node.port for node in galera.nodes))
+            yield make(everywhere, alive_time=60, concurrency=2)
 
     @pytest.fixture
     def start(self, galera, name, service):
