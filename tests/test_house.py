@@ -97,8 +97,8 @@ def test_a_row_has_the_columns_of_the_table_in_their_order():
 
     columns = schedules_table("t").columns
     names = [column.name for column in columns]
-    reserved = ["lane", "tenant", "priority", "concurrency_key", "checkpoint"]
-    assert [name for name in names if name not in reserved] == [*COLUMNS]
+    reserved = ["tenant", "priority", "concurrency_key", "checkpoint"]
+    assert names == [*COLUMNS, *reserved]
     called = {"key": "id", "owner": "leased_by"}
     assert [called.get(name, name) for name in Row.__slots__] == list(COLUMNS)
 

@@ -17,6 +17,7 @@ class FileStore(PlainStore):
     def __init__(self, settings, *, clock, rng):
         self.path = Path(settings.store["path"])
         self.only = settings.only
+        self.host_names = settings.host_names
 
     @contextmanager
     def all(self):

@@ -1,7 +1,11 @@
 """Functions that make texts of unknown origin safe for a terminal and a log, and short."""
 
+import re
 import traceback
 import unicodedata
+
+HOST_NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,62}")
+"""The name or a label of a host, in small letters."""
 
 LONGEST = 2000
 """The number of characters to which an error's text, or a text sent to a process, is cut."""

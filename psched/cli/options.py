@@ -151,6 +151,19 @@ def _show_in(context: click.Context, option: click.Parameter, value: str | None)
     context.call_on_close(restore)
 
 
+def hosts(text: str, *, new: bool = True) -> Callable[[F], F]:
+    """Add the option --host, which can be repeated."""
+    default = " Default: every host." if new else ""
+    return click.option(
+        "--host",
+        "hosts",
+        metavar="NAME",
+        multiple=True,
+        callback=lambda _context, _option, given: [*given] or None,
+        help=f"{text}: its name, a label (host_labels) or a pattern; may be repeated.{default}",
+    )
+
+
 def zone(*names: str) -> Callable[[F], F]:
     """Add the options --utc and --zone, which select the zone of all times (`reader_zone`)."""
 

@@ -236,6 +236,7 @@ SCHEDULES: Sequence[Column[Listed]] = (
     _plain("type"),
     _plain("run_as"),
     Column("LABEL", lambda of, view: cell_of(view.redaction.text(of[0].label or ""))),
+    Column("HOSTS", lambda of, _view: cell_of(" ".join(of[0].hosts or ()))),
     Column("NOTE", lambda of, view: one_line(view.redaction.text(note_of(of[0]) or ""))),
     _payload("data"),
     Column("CRON", lambda of, view: cell_of(view.redaction.text(of[0].cron or ""))),
@@ -264,6 +265,7 @@ def row_object(
 ) -> dict[str, Any]:
     """Return every column of a row; ``status``, also as ``state``, is the one that people see."""
     columns = {name: getattr(row, name) for name in Row.__slots__}
+    columns["hosts"] = row.hosts
     columns["status"] = columns["state"] = shown_status(row, now, last)
     for name in ("data", "options"):
         try:

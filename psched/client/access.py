@@ -66,7 +66,7 @@ its next poll."""
 _NAMED = 5
 """The largest number of keys that an error text lists."""
 
-_DEFINITION = "type", "cron", "timezone", "delay", "alive_time", "label", "run_as"
+_DEFINITION = "type", "cron", "timezone", "delay", "alive_time", "label", "lane", "run_as"
 _PAYLOADS = "data", "options"
 
 

@@ -30,7 +30,7 @@ _log = logging.getLogger("psched.audit")
 
 _PLAIN = (
     "type", "cron", "timezone", "delay", "next_time", "next_run_time", "alive_time", "label",
-    "run_as",    "status", "reason", "paused_at", "paused_until", "pause_note",
+    "lane", "run_as", "status", "reason", "paused_at", "paused_until", "pause_note",
 )  # fmt: skip
 _PAYLOADS = ("data", "options")
 

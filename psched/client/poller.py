@@ -1,7 +1,6 @@
 """Leasing occurrences without a worker: the caller runs each task itself."""
 
 import os
-import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace as changed
@@ -52,7 +51,7 @@ class Poller:
         self._pauses = PauseReader(self.store)
         self._turns = Turns()
         self.recorder = Recorder(
-            host=socket.gethostname(), generation=None, clock=StoreClock(self.clock)
+            host=self.settings.this_host, generation=None, clock=StoreClock(self.clock)
         )
 
     def poll(self) -> Task | None:

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from psched.base.file_rights import refusal_of_file
 from psched.base.quantities import QUANTITIES
+from psched.base.texts import HOST_NAME
 from psched.config import references
 from psched.config.problems import InvalidPartsError, InvalidValueError, Problem
 from psched.config.references import Context
@@ -290,6 +291,27 @@ def _field_name(text: str, _context: Context) -> str | None:
     return None if not name or set(name) & set(",;:=\"'[]{}") else name
 
 
+class _HostLabels(Texts):
+    """A list of names of hosts that is not too long."""
+
+    @override
+    def read(self, value: object, context: Context) -> tuple[Any, ...]:
+        labels = super().read(value, context)
+        if len(labels) > MOST_HOST_LABELS:
+            raise InvalidValueError(f"must be at most {MOST_HOST_LABELS} labels")
+        return labels
+
+
+def _host_name(text: str, _context: Context) -> str | None:
+    return text.lower() if HOST_NAME.fullmatch(text.lower()) else None
+
+
+MOST_HOST_LABELS = 7
+"""With the name of the host, they are the most lanes of a host, see `psched.core.hosts`."""
+
+_A_HOST = "letters, digits, dots, hyphens and underscores, at most 63"
+HOST = Text(f"the name of a host: {_A_HOST}", _host_name)
+HOST_LABELS = _HostLabels(f"a label of hosts, or a list of such: {_A_HOST}", _host_name)
 SECRET = Text("a text")
 ZONE_NAME = Text("the name of a timezone, such as UTC or Europe/Berlin", _zone_name)
 # Paths are made absolute, because a daemon changes its current folder.

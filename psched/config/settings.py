@@ -8,6 +8,7 @@ renews the two files.
 """
 
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
@@ -16,11 +17,14 @@ from typing import Annotated, NamedTuple, get_args, get_type_hints
 
 from psched.base import file_rights, lease_times
 from psched.base.compression import LARGEST
+from psched.base.texts import visible
 from psched.config import references, urls
 from psched.config.kinds import (
     FIELD_NAMES,
     FILE,
     FOLDERS,
+    HOST,
+    HOST_LABELS,
     MODULE_NAMES,
     MODULES,
     NO_OPTIONS,
@@ -78,6 +82,7 @@ class StoreKind(NamedTuple):
         keeps_status: whether rows have a status. In a store without it, schedules cannot be
             cancelled, and ended rows are not kept.
         keeps_options: whether a row can store settings of its own, and a label.
+        keeps_lanes: whether a claim leaves the rows of other hosts alone, see `psched.core.hosts`.
     """
 
     class_path: str | None = None
@@ -85,6 +90,7 @@ class StoreKind(NamedTuple):
     new_trigger_starts_at_cursor: bool = False
     keeps_status: bool = True
     keeps_options: bool = True
+    keeps_lanes: bool = True
 
 
 STORE_KINDS: Mapping[str, StoreKind] = MappingProxyType(
@@ -96,10 +102,11 @@ STORE_KINDS: Mapping[str, StoreKind] = MappingProxyType(
             new_trigger_starts_at_cursor=True,
             keeps_status=False,
             keeps_options=False,
+            keeps_lanes=False,
         ),
         "redis": StoreKind(),
-        "dynamodb": StoreKind(),
-        "simpledb": StoreKind(),
+        "dynamodb": StoreKind(keeps_lanes=False),
+        "simpledb": StoreKind(keeps_lanes=False),
     }
 )
 """The kinds of store by their names. Each name is a value of the setting ``type``.
@@ -642,6 +649,15 @@ class Config:
     list means every type; then a task whose type has no handler here fails. For example
     `only: [report, mail]`."""
 
+    host_name: Annotated[str | None, HOST] = None
+    """The name of this host, which [`hosts`](limits.md#run-on-some-hosts) of a schedule can name.
+    By default it is the system's. Set it where that one changes, as in a container. Example:
+    `host_name: db1`"""
+
+    host_labels: Annotated[tuple[str, ...], HOST_LABELS] = ()
+    """More names of this host, at most 7, which other hosts can have, too: `hosts: [db]` means each
+    host with the label db. For example `host_labels: [db, eu]`."""
+
     monitor: Annotated[bool, Flag()] = True
     """Whether the master keeps a [monitor](metrics.md#the-monitor), a process that observes the
     workers and runs no task. If it dies or hangs, it is replaced, and no task is affected. A
@@ -756,6 +772,16 @@ class Config:
     def store_kind(self) -> StoreKind:
         """The properties of the kind of store that the setting ``type`` selects."""
         return STORE_KINDS.get(self.type, USERS_OWN)
+
+    @property
+    def this_host(self) -> str:
+        """The name of this host, as records and messages show it."""
+        return self.host_name or visible(socket.gethostname())
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """The name of this host, and then its labels, which the field ``hosts`` can name."""
+        return tuple(dict.fromkeys((self.this_host.lower(), *self.host_labels)))
 
     @property
     def driver_timeout(self) -> float:

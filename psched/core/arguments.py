@@ -63,6 +63,7 @@ class OwnSettings(SharedSettings, total=False):
     """The settings that a schedule or a task can have for itself, and its annotations."""
 
     label: str | None
+    hosts: str | Sequence[str] | None
     run_as: str | None
     note: str | None
     payload: str | None
@@ -204,6 +205,8 @@ class Settings(SharedSettings, total=False):
     script_class: str | None
     exec_type: bool | PathLike | Sequence[PathLike] | None
     only: Names | None
+    host_name: str | None
+    host_labels: Names | None
     log: PathLike | None
     log_level: Literal["debug", "info", "warning", "error"] | None
     log_format: Literal["text", "json"] | None

@@ -47,6 +47,7 @@ from psched.core.columns import (
     parse_payload,
 )
 from psched.core.definition import Definition, parse_row
+from psched.core.hosts import lane_of
 from psched.core.model import ENDED, ENDING, NO_PAUSE, PAUSED, STOPPING, WAITING, Row
 from psched.core.operations.extra_runs import refuse_extra_key
 from psched.triggers import trigger as triggers
@@ -63,12 +64,16 @@ JSON object.
 """
 
 FIELDS = (
-    *("type", "data", "cron", "timezone", "delay", "alive_time", "label", "run_as"),
+    *("type", "data", "cron", "timezone", "delay", "alive_time", "label", "hosts"),
+    "run_as",
     *OVERRIDES,
     *OTHER_OPTIONS,
 )
-"""The fields of a schedule's definition, besides its key. ``label`` is the schedule's owner,
-and ``run_as`` the Unix user as whom its program runs."""
+"""The fields of a schedule's definition, besides its key.
+
+``label`` is the schedule's owner, ``hosts`` says where it runs, see `psched.core.hosts`, and
+``run_as`` as which Unix user its program runs.
+"""
 
 TIMES = ("next_time", "next_run_time")
 
@@ -139,6 +144,7 @@ def derive(key: str, seen: Row, fields: Mapping[str, Any], settings: Config) -> 
         alive_time=seen.alive_time,
         options=seen.options,
         label=seen.label,
+        lane=seen.lane,
         run_as=seen.run_as,
     )
     row, _ = _redefined(copy, fields, settings)
@@ -249,6 +255,7 @@ class _SimilarSchedules:
             options=alike.options,
             local_time=alike.local_time,
             label=alike.label,
+            lane=alike.lane,
             run_as=alike.run_as,
         )
 
@@ -359,6 +366,14 @@ def _redefined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[R
         check_number("alive_time", columns["alive_time"], LONGEST_ALIVE_TIME)
     if columns.get("label") is not None:
         check_name("label", columns["label"])
+    if "hosts" in columns:
+        columns["lane"] = lane_of(columns.pop("hosts"))
+        if columns["lane"] is not None and not settings.store_kind.keeps_lanes:
+            raise InvalidError(
+                "hosts",
+                f"a store of type {settings.type} runs everything on any host; leave it out, or use"
+                " a relational database or Redis",
+            )
     if own:
         columns["options"] = _changed_options(row.options, own, settings)
     new = changed(row, **columns)

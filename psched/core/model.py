@@ -22,13 +22,14 @@ compares both: a database that has lost its last commits can grant a number twic
 owner.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import floor
 from typing import Any, Final, Self
 
 from psched.core.history.records import Fate, RunRecord, Skipped
+from psched.core.hosts import hosts_of
 
 # Values of the column ``status``. A row *rests* if it has no next run: its ``next_run_time`` is
 # NULL, so no worker claims the row.
@@ -206,7 +207,13 @@ class Row:
     paused_until: Final[int | None] = None
     pause_note: Final[str | None] = None
     label: Final[str | None] = None
+    lane: Final[str | None] = None
     run_as: Final[str | None] = None
+
+    @property
+    def hosts(self) -> Sequence[str] | None:
+        """The hosts that run it, see `psched.core.hosts`; None for every host."""
+        return hosts_of(self.lane)
 
     @property
     def state(self) -> str:

@@ -773,6 +773,11 @@ class ScheduleMetadata:
         return self.row.run_as
 
     @property
+    def hosts(self) -> Sequence[str] | None:
+        """The names, labels and patterns of the hosts that may run it; None for every host."""
+        return self.row.hosts
+
+    @property
     def note(self) -> str | None:
         """Free text about the schedule; None if there is none."""
         return note_of(self.row)

@@ -407,6 +407,14 @@ class Store(Protocol):
         """
         return Backlog()
 
+    def lanes(self, most: int) -> Sequence[str]:
+        """The lanes that rows have or had, at most so many; see `psched.core.hosts`.
+
+        Without a definition of its own, a store tells none; `psched check` then cannot warn of
+        lanes that no host serves.
+        """
+        return [][:most]
+
     def replace_many(self, changes: Sequence[tuple[Row, Row]]) -> Sequence[bool]:
         """Replace each row that was not changed or deleted after it was read, in one transaction.
 

@@ -1,12 +1,10 @@
 """Creates the monitor's duty that raises alerts and tells hooks."""
 
 import random
-import socket
 import threading
 from functools import partial
 
 from psched.app import CLOCK, make_store, new_nonce, open_in_worker
-from psched.base.texts import visible
 from psched.config import Config
 from psched.master.totals import Host
 from psched.monitor.alarms import AlarmLoop, Alarms, Outage, Source, pause_of
@@ -30,7 +28,7 @@ def _alarm_loop(settings: Config, observed: Observed, wake: threading.Event) -> 
     alerts, history = store.alerts, store.history
     if alerts is None:
         return None
-    host = visible(socket.gethostname())
+    host = settings.this_host
     deliverer = HookCaller(
         deliverers(settings, partial(open_in_worker, settings), CLOCK), settings, host
     )

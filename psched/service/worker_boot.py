@@ -3,7 +3,6 @@
 import logging
 import os
 import random
-import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -184,7 +183,7 @@ class WorkerBoot:
             clock=CLOCK,
             rng=random.Random(),  # noqa: S311  # jitter; created after the fork, so workers differ
             recorder=Recorder(
-                host=socket.gethostname(),
+                host=settings.this_host,
                 generation=self.place.generation,
                 clock=StoreClock(CLOCK),
                 types=types,

@@ -12,7 +12,15 @@ from psched.core.store_protocol import Store
 
 CAN_LACK = (
     *("history", "output", "alerts", "pauses", "holds", "announcements", "light_reads"),
-    *("recorded_changes", "count", "backlog", "replace_many", "join_transaction", "plan_init"),
+    *(
+        "recorded_changes",
+        "count",
+        "backlog",
+        "lanes",
+        "replace_many",
+        "join_transaction",
+        "plan_init",
+    ),
 )
 """What a store can leave out, see `psched.core.store_protocol`."""
 

@@ -16,6 +16,7 @@ from typing_extensions import override
 from psched.base.errors import AlreadyExistsError, NotFoundError
 from psched.base.lease_times import lease_time
 from psched.core.attempts import told_of_death, wait_after_death
+from psched.core.hosts import serves
 from psched.core.model import DELETING, MARKS, TOLD, Row, Settlement, Token
 from psched.core.operations.pauses import active_rules
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
@@ -33,7 +34,7 @@ Rows = MutableMapping[str, Row]
 
 _DECLARED = (
     *("key", "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time"),
-    *("alive_time", "options", "local_time", "label", "run_as"),
+    *("alive_time", "options", "local_time", "label", "lane", "run_as"),
 )
 _FREE: Mapping[str, Any] = {"held_by": None, "held_until": None}
 _SETTLED = ("next_time", "attempt", "status", "reason", *TOLD)
@@ -53,6 +54,10 @@ class PlainStore(Store, abc.ABC):
 
     only: Collection[str] = ()
     """The types of the rows that `claim` leases; empty means all types."""
+
+    host_names: Collection[str] = ()
+    """The name and the labels of this host, see `psched.core.hosts`; `claim` leases what they may
+    run."""
 
     @abc.abstractmethod
     def all(self) -> AbstractContextManager[Rows]:
@@ -228,14 +233,21 @@ class PlainStore(Store, abc.ABC):
             return Backlog(due=len(times[:limit]), late=now - times[0]) if times else Backlog()
 
     def _claimable(self, found: Rows, now: float) -> Sequence[Row]:
-        """The rows of the types that `claim` leases, which no rule pauses."""
+        """The rows of the types that `claim` leases, which no rule pauses, and this host runs."""
         # A subclass can store rules.
         rules = () if self.pauses is None else self.pauses.pause_rules()
         return [
             row
             for row in found.values()
-            if (not self.only or row.type in self.only) and not active_rules(rules, row.type, now)
+            if (not self.only or row.type in self.only)
+            and serves(self.host_names, row.lane)
+            and not active_rules(rules, row.type, now)
         ]
+
+    @override
+    def lanes(self, most: int) -> Sequence[str]:
+        with self.all() as found:
+            return sorted({row.lane for row in found.values() if row.lane is not None})[:most]
 
     @override
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:

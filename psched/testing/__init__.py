@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         ReplaceAndRecordContract,
     )
     from psched.testing.store_contract.holds import HoldsContract
+    from psched.testing.store_contract.lanes import LanesContract
     from psched.testing.store_contract.output import OutputContract
     from psched.testing.store_contract.overview import (
         OverviewContract,
@@ -102,6 +103,7 @@ _NAMES = {
     "store_contract.definitions": "Marks",
     "store_contract.history": "HistoryContract LastRunsContract ReplaceAndRecordContract",
     "store_contract.holds": "HoldsContract",
+    "store_contract.lanes": "LanesContract",
     "store_contract.output": "OutputContract",
     "store_contract.overview": "OverviewContract RunSummaryContract WatchingContract",
     "store_contract.pauses": "PausesContract",
@@ -126,6 +128,7 @@ __all__ = [
     "HandlerRun",
     "HistoryContract",
     "HoldsContract",
+    "LanesContract",
     "LastRunsContract",
     "ManualChild",
     "ManualClock",

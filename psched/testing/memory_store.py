@@ -42,6 +42,7 @@ class MemoryStore(PlainStore, KeepsHistory, PausesTypes):
         self.records: dict[Identity, RunRecord] = {}  # the oldest first
         self._now = now
         self._settings = settings
+        self.host_names = settings.host_names
         self._keeps = keeps
         self._workers: dict[str, WorkerRecord] = {}
         self._audits: list[AuditRecord] = []

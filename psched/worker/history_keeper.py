@@ -3,10 +3,11 @@
 import json
 import logging
 import os
+import platform
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace as changed
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from math import floor, inf
 
@@ -28,6 +29,18 @@ from psched.worker.running_task import RunningTask
 from psched.worker.store_gateway import StoreGateway
 
 _log = logging.getLogger("psched.worker")
+
+
+@cache
+def _version() -> str | None:
+    """The version of psched; None if it was copied here and not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  # rarely needed
+
+    try:
+        return version("psched")
+    except PackageNotFoundError:
+        return None
+
 
 _BATCH = 50
 """The most records that one request writes.
@@ -256,6 +269,9 @@ class HistoryKeeper:
             ended=ended,
             clock_offset=self._recorder.clock.host_offset(),
             zone_data=zone.VERSION,
+            labels=" ".join(self._settings.host_labels) or None,
+            version=_version(),
+            python=platform.python_version(),
         )
         self._gateway.request_aside(lambda: store.beat(record))
 

@@ -23,6 +23,7 @@ from psched.testing import (
     BackendContract,
     BacklogContract,
     HoldsContract,
+    LanesContract,
     OutputContract,
     OverviewContract,
     PausesContract,
@@ -45,23 +46,39 @@ def example():
     return module
 
 
+def settings_of(folder):
+    """What the example reads of the settings."""
+    store = {"path": str(folder / "schedules.json")}
+    return SimpleNamespace(store=store, only=(), host_names=())
+
+
 class TestFileStore(
     BackendContract,
     BacklogContract,
     HoldsContract,
+    LanesContract,
     OverviewContract,
     StatusContract,
     WatchingContract,
 ):
     @pytest.fixture
     def backend_factory(self, example, tmp_path):
-        settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())
+        settings = settings_of(tmp_path)
 
         def open_store():
             return example.FileStore(settings, clock=SystemClock(), rng=random.Random())  # noqa: S311
 
         open_store().init()
         return open_store
+
+    @pytest.fixture
+    def open_host(self, backend_factory):
+        def open_host(*names):
+            store = backend_factory()
+            store.host_names = names
+            return store
+
+        return open_host
 
     @pytest.fixture
     def set_status(self, backend_factory):
@@ -171,7 +188,7 @@ class TestOutputOfAFileStore(OutputContract):
 
     @pytest.fixture
     def backend_factory(self, example, tmp_path):
-        settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())
+        settings = settings_of(tmp_path)
         store = type("Store", (KeepsOutputInMemory, example.FileStore), {})
         kept = {}, {}
         return lambda: store(*kept, settings, clock=SystemClock(), rng=random.Random())  # noqa: S311
@@ -288,7 +305,7 @@ class TestAlertsOfAFileStore(AlertsContract):
 
     @pytest.fixture
     def backend_factory(self, example, tmp_path):
-        settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())
+        settings = settings_of(tmp_path)
         store = type("Store", (KeepsAlertsInMemory, example.FileStore), {})
         store(None, None, settings, clock=SystemClock(), rng=random.Random()).init()  # noqa: S311
         kept = {}, threading.Lock()
@@ -318,7 +335,7 @@ class TestPausesOfAFileStore(PausesContract):
 
     @pytest.fixture
     def backend_factory(self, example, tmp_path):
-        settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())
+        settings = settings_of(tmp_path)
         store = type("Store", (KeepsPausesInMemory, example.FileStore), {})
         kept = {}
         return lambda: store(kept, settings, clock=SystemClock(), rng=random.Random())  # noqa: S311

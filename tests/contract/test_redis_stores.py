@@ -1,6 +1,7 @@
 """The store contract on Redis: on a single server, and on one behind Sentinels."""
 
 import itertools
+from contextlib import ExitStack
 
 import pytest
 
@@ -11,6 +12,7 @@ from psched.testing import (
     BacklogContract,
     HistoryContract,
     HoldsContract,
+    LanesContract,
     LastRunsContract,
     OutputContract,
     OverviewContract,
@@ -34,6 +36,7 @@ class TestRedisStore(
     HoldsContract,
     HistoryContract,
     ReplaceAndRecordContract,
+    LanesContract,
     LastRunsContract,
     OutputContract,
     AlertsContract,
@@ -58,6 +61,13 @@ class TestRedisStore(
             database.server.query("HSET", row, "status", status, db=number)
 
         return set_status
+
+    @pytest.fixture
+    def open_host(self, database):
+        with ExitStack() as opened:
+            yield lambda name, *labels: opened.enter_context(
+                store_factory(database.url, host_name=name, host_labels=[*labels])
+            )()
 
     def test_a_store_that_takes_some_types_leaves_the_others_to_others(
         self, backend_factory, database

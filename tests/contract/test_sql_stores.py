@@ -1,6 +1,6 @@
 """The contract of a store, on every database, claiming in every way that its server can do."""
 
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 from sqlalchemy import create_engine, make_url
@@ -12,6 +12,7 @@ from psched.testing import (
     BacklogContract,
     HistoryContract,
     HoldsContract,
+    LanesContract,
     LastRunsContract,
     OutputContract,
     OverviewContract,
@@ -66,6 +67,7 @@ class TestSqlStore(
     TransactionContract,
     ReplaceManyContract,
     HoldsContract,
+    LanesContract,
     PausesContract,
     OverviewContract,
     WatchingContract,
@@ -76,6 +78,18 @@ class TestSqlStore(
     def backend_factory(self, database, strategy):
         with store_factory(database.url, claim_strategy=strategy) as open_store:
             yield open_store
+
+    @pytest.fixture
+    def open_host(self, database, strategy):
+        with ExitStack() as opened:
+            yield lambda name, *labels: opened.enter_context(
+                store_factory(
+                    database.url,
+                    claim_strategy=strategy,
+                    host_name=name,
+                    host_labels=[*labels],
+                )
+            )()
 
     def test_a_store_that_takes_some_types_leaves_the_others_to_others(
         self, backend_factory, database, strategy

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import TextClause, text
 
 from psched.base.clock import SystemClock
+from psched.core.hosts import MOST_LANES, PATTERNS
 from psched.core.model import TOLD, Row, Settlement
 from psched.core.operations.overview import MOST_COUNTED
 from psched.core.operations.pauses import PauseRule
@@ -138,6 +139,8 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
         | {"until": LATER, "limit": LIMIT},
     ),
     "backlog": lambda c: (c.sql.backlog, {"limit": LIMIT, **EVERYWHERE.values}),
+    "any_lane": lambda c: (c.sql.any_lane, {}),
+    "next_lane": lambda c: (c.sql.next_lane, dict(zip(("after", "before"), PATTERNS, strict=True))),
     "held": lambda c: (c.sql.held, {"owner": c.held[0].owner}),
     "dead": lambda c: (c.sql.dead, {**DEAD, "alive_time": 60}),
     "claim_unlocked": lambda c: (
@@ -157,7 +160,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     "insert": lambda c: c.sql.insert([Row(key=f"new{i}") for i in range(LIMIT)], "nonce"),
     "replace": lambda c: (
         c.sql.replace,
-        dict.fromkeys(("type", "data", "cron", "timezone", "options", "label", "run_as", "reason"))
+        dict.fromkeys(("type", "data", "cron", "timezone", "options", "label", "lane", "run_as", "reason"))
         | dict.fromkeys(("delay", "next_time", "next_run_time", "attempt", "alive_time"), 0)
         | dict.fromkeys(("created_at", "retain_until"), 0)
         | {"id": c.key, "type": "t", "status": "waiting", "seen_version": 1, "seen_fence": 0}
@@ -175,7 +178,12 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
 }
 """By name, a function that returns a statement and values for it."""
 
+LANED = ("due", "due_packed", "due_among", "backlog", "claim_unlocked")
+"""The statements that read the lanes of a host."""
+
 UNJUDGED = {
+    "serve": "sends nothing",
+    "lanes": "is no statement",
     "now": "reads no table",
     "selecting": "its statements are judged by `test_a_selection_costs_as_much_as_it_returns`",
     "rights": "match no row",
@@ -209,7 +217,7 @@ def crowd(request, tmp_path_factory):
 
     with big_store(kind, request, tmp_path_factory, fill_all) as store:
         store.pauses.change_pause_rules(drop=[], store=RULES)
-        free = (row for row in store.rows() if row.held_by is None)
+        free = (row for row in store.rows() if row.held_by is None and row.lane is None)
         yield Crowd(
             kind=kind,
             store=store,
@@ -255,6 +263,11 @@ def gather(connection, kind, now, *, flooded):
         held_by="'dead.2'",
         **until,
     )
+    # A host that is gone, and lanes of this host.
+    gone = {"lane": "'gone'", "next_run_time": str(now - 900)}
+    fill(connection, kind, ROWS // 8, id=joined(kind, "'gone'", digits), **gone)
+    own = {"lane": joined(kind, "'own'", number(kind, "i % 10")), "next_run_time": str(now - 400)}
+    fill(connection, kind, 20 * LIMIT, id=joined(kind, "'own'", digits), **own)
     keys = joined(kind, "'kept'", digits)
     fill(connection, kind, 300, id=keys, next_run_time=str(LATER), held_by=digits, **until)
     if not flooded:
@@ -303,6 +316,24 @@ def test_a_statement_costs_as_much_as_it_is_asked_for(crowd, name):
     assert cost.examined <= MOST, cost.plan
     assert not cost.scans, cost.plan
     assert not cost.sorts or name in SORTS, cost.plan
+
+
+@pytest.mark.parametrize("name", LANED)
+def test_a_claim_from_several_lanes_reads_only_these(crowd, name):
+    """Of another host, very many rows are due longest."""
+    if name in NOT_SENT[crowd.kind]:
+        return
+    lanes = [f"own{i}" for i in range(MOST_LANES)]
+    crowd.sql.serve(lanes)
+    try:
+        statement, values = JUDGED[name](crowd)
+    finally:
+        crowd.sql.serve(())
+    values = {**values, **{f"lane{i}": lane for i, lane in enumerate(lanes)}}
+    cost = crowd.store._connector.run(lambda c: Cost(c, crowd.kind, statement, values))
+    # MariaDB reads the keys of each lane from tables of their own, more than once.
+    reads = 8 if crowd.kind == "mariadb" else 4
+    assert cost.examined <= MOST + reads * LIMIT * (1 + MOST_LANES), cost.plan
 
 
 NARROW = {

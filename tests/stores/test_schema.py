@@ -136,15 +136,19 @@ def test_a_table_without_the_parts_for_listings_is_used_and_completed(open_store
     """They have no version: psched before and after works on the table with and without them."""
     open_store().add([Row(key="before", next_run_time=9, label="reports")], nonce="n")
     where = " ON {table}" if database.kind == "mariadb" else ""
-    for index in ("type", "label", "status"):
+    for index in ("type", "label", "status", "lane"):
         sql(f"DROP INDEX psched_{index}{where}")
     store = open_store()
     assert [row.key for row in store.rows(Selection(types=frozenset({"default"})))] == ["before"]
     assert [row.key for row in store.rows(Selection(labels=frozenset({"reports"})))] == ["before"]
     assert [*store.rows(Selection(labels=frozenset({"others"})))] == []
+    assert [
+        row.key for row in store.claim("w.1", limit=10, alive_time=60, shortest=6, horizon=0).rows
+    ] == ["before"]
 
     assert sorted(open_store().init()) == [
         "added index psched_label",
+        "added index psched_lane",
         "added index psched_status",
         "added index psched_type",
     ]

@@ -145,6 +145,8 @@ NEW = (
     *("concurrency_key", "checkpoint"),
 )
 
+WORKERS_NEW = ("zone_data", "labels", "version", "python")
+
 
 COMPUTED = {
     "sqlite": "TEXT GENERATED ALWAYS AS (substr(CAST(options AS TEXT), 11, 2))",
@@ -161,7 +163,9 @@ def age(sql, database):
         rename = "RENAME COLUMN leased_by TO owner"
         if database.kind == "mariadb":
             rename = "CHANGE leased_by owner VARCHAR(64) COLLATE utf8mb4_bin"
-        sql(f"DROP INDEX psched_held{' ON {table}' if database.kind == 'mariadb' else ''}")
+        for index in "held", "lane":
+            where = " ON {table}" if database.kind == "mariadb" else ""
+            sql(f"DROP INDEX psched_{index}{where}")
         for change in (rename, *(f"DROP COLUMN {name}" for name in NEW)):
             sql(f"ALTER TABLE {{table}} {change}")
         # Version 2 had the database compute the label.
@@ -170,7 +174,8 @@ def age(sql, database):
         sql(f"ALTER TABLE {{table}} ADD COLUMN label {COMPUTED[database.kind]}")
         sql("CREATE INDEX psched_label ON {table} (label, id)")
         sql("ALTER TABLE psched_runs DROP COLUMN reason_code")
-        sql("ALTER TABLE psched_workers DROP COLUMN zone_data")
+        for name in WORKERS_NEW:
+            sql(f"ALTER TABLE psched_workers DROP COLUMN {name}")
         if database.kind == "mariadb":
             # A column that was dropped at once still takes space in each row until then.
             for table in "{table}", "psched_runs", "psched_workers":
@@ -205,8 +210,9 @@ def test_version_2_is_refused_and_upgraded_in_place(store, age, fill):
         *(f"added column psched.{name}" for name in (*NEW[:9], "label", *NEW[9:])),
         "added index psched_held",
         "added index psched_label",
+        "added index psched_lane",
         "added column psched_runs.reason_code",
-        "added column psched_workers.zone_data",
+        *(f"added column psched_workers.{name}" for name in WORKERS_NEW),
     ]
     assert {key: fields(row) for key, row in store.look(NAMES).items()} == expected(before)
     assert store.init() == []

@@ -709,6 +709,21 @@ class TestSituations:
         assert answer.code == Code.NO_WORKER_TAKES_TYPE
         assert "takes the type 'job' (they take only mail)" in answer.sentence
 
+    def test_no_host_that_may_run_it_is_alive(self):
+        row = schedule(next_time=TODAY, next_run_time=TODAY, lane="db1")
+        workers = [alive(TODAY - DAY), alive(TODAY - DAY, NOW - 10_800, nonce="n2", host="DB1")]
+        answer = ask("02:30", row, workers=workers)
+        assert answer.code == Code.NO_HOST
+        assert "only db1 may run it, last seen 3.0 h ago" in answer.sentence
+        unknown = ask("02:30", changed(row, lane="*mail web?"), workers=[alive(TODAY, host="x")])
+        assert unknown.code == Code.NO_HOST
+        assert "only mail or web? may run it, and no such host is known" in unknown.sentence
+
+    def test_a_host_with_the_label_may_run_it(self):
+        row = schedule(next_time=TODAY, next_run_time=TODAY, lane="db")
+        answer = ask("02:30", row, workers=[alive(TODAY - DAY, labels="eu db")])
+        assert answer.code != Code.NO_HOST
+
     def test_delay_and_jitter_are_no_lateness(self):
         row = schedule(delay=3600, options='{"jitter": 600}')
         started = parse_row(row, SETTINGS).first_run(TODAY) + 1

@@ -36,6 +36,7 @@ from psched.config.monitoring import parse_url, problems_here
 from psched.config.remarks import is_unverified, remarks
 from psched.config.urls import MEMORY, file_of
 from psched.core.history.records import GONE_AFTER
+from psched.core.hosts import hosts_of, lanes_served, serves, too_many_lanes
 from psched.core.model import Row
 from psched.core.output import KEPT
 from psched.core.selection import Selection
@@ -85,6 +86,9 @@ measured."""
 
 _MOST_SCHEDULES = 10_000
 """The maximum number of schedules whose triggers are read. It keeps the command short."""
+
+_MOST_LANES = 500
+"""The most different values of ``hosts`` that are compared with the hosts that run."""
 
 _SAFETY_FACTOR = 2.0
 """If leases would be lost when each answer takes this many times the measured time, a warning is
@@ -288,7 +292,7 @@ def _check_database(settings: Config, problems: _Problems) -> None:
         with problems.collected():
             click.echo(f"  alerts: {_describe_alerts(store)}")
         with problems.collected():
-            for line in (*_pauses(store), *_zone_data(store)):
+            for line in (*_pauses(store), *_zone_data(store), *_hosts(store)):
                 click.echo(f"  {line}")
         of_others: list[Row] = []
         with problems.collected():
@@ -367,6 +371,23 @@ def _zone_data(store: Store) -> Iterator[str]:
                 f"warning: {host} has the zone data tzdata {release}, this host {zone.VERSION};"
                 " install the same release on all hosts"
             )
+
+
+def _hosts(store: Store) -> Iterator[str]:
+    """Yield a line for each value of ``hosts`` that nobody serves, and each host with too many."""
+    lanes = store.lanes(_MOST_LANES)
+    if not lanes or store.history is None or store.history.problem() is not None:
+        return
+    seen = store.history.workers(floor(store.now()) - GONE_AFTER)
+    names = {each.host: each.host_names for each in seen if each.ended is None}
+    for lane in lanes:
+        if not any(serves(each, lane) for each in names.values()):
+            hosts = " ".join(hosts_of(lane) or ())
+            yield f"warning: no host that runs is {hosts}, which some schedules name in hosts"
+    patterns = [lane for lane in lanes if lane.startswith("*")]
+    for host, each in sorted(names.items()):
+        if left := lanes_served(each, patterns)[1]:
+            yield f"warning: {too_many_lanes(host, left)}"
 
 
 def _pauses(store: Store) -> Iterator[str]:

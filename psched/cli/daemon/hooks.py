@@ -1,6 +1,5 @@
 """The command hooks."""
 
-import socket
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -81,7 +80,7 @@ def _test(settings: Config, name: str) -> None:
                 closed_text=text if event == CLOSED else None,
             ),
             installation=settings.table,
-            host=socket.gethostname(),
+            host=settings.this_host,
             test=True,
             redaction=Redaction(settings.redact),
         )

@@ -47,7 +47,7 @@ _LONGEST = 200
 _TIMES = ("next_time", "next_run_time")
 """The fields that are instants."""
 
-_WITHOUT_DEFAULT = (*_TIMES, "cron", "label", "run_as", "note")
+_WITHOUT_DEFAULT = (*_TIMES, "cron", "label", "hosts", "run_as", "note")
 """The fields of which the settings have no default."""
 
 

@@ -40,7 +40,7 @@ from psched.files.plan import differences
 from psched.reports.redaction import Redaction
 from psched.triggers.zone import find_zone
 
-_REMOVABLE = ("timezone", "alive_time", "label", "run_as", "note", *OVERRIDES)
+_REMOVABLE = ("timezone", "alive_time", "label", "hosts", "run_as", "note", *OVERRIDES)
 """The fields that --unset can remove."""
 
 _MARK = "# psched: "
@@ -76,7 +76,7 @@ _ABOUT = (
         multiple=True,
         help="Remove this value of its own, so that the installation's setting applies again; may"
         " be repeated. A FIELD is a setting such as jitter, or timezone, alive_time, run_as,"
-        " label or note.",
+        " label, hosts or note.",
     ),
 )
 def edit(

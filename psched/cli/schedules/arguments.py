@@ -14,7 +14,7 @@ from psched.app import CLOCK
 from psched.base.errors import InvalidError
 from psched.base.exec_data import EXEC_TYPE
 from psched.base.texts import brief
-from psched.cli.options import lasting
+from psched.cli.options import hosts, lasting
 from psched.cli.output import one_line
 from psched.cli.time_format import parse_time
 from psched.config import Config
@@ -125,6 +125,7 @@ def fields_of_a_schedule(*, new: bool) -> Callable[[Command], Command]:
                 new=new,
             ),
         ),
+        hosts("Run only on this host", new=new),
     )
 
     def decorate(command: Command) -> Command:

@@ -57,6 +57,7 @@ class _PushCommand(ProgramCommand, waiting.WaitingCommand):
 )
 @options.lasting("--kill-timeout", help="Stop an attempt that runs longer.")
 @options.lasting("--retry-wait", whole=True, help="Wait this long after a failed attempt.")
+@options.hosts("Run only on this host")
 @run_as_option
 @click.option(
     "--raw",

@@ -57,7 +57,7 @@ _INSTANTS = frozenset(
     }
 )
 
-_SHOWN_OTHERWISE = {"local_time", *NO_PAUSE}  # the columns that ``next_time`` and ``reason`` show
+_SHOWN_OTHERWISE = {"local_time", "lane", *NO_PAUSE}  # columns that other lines show
 _ATTEMPTS = 5  # the number of attempts that are shown
 _MEASURED = 50  # the durations of so many finished runs are summarised
 _EXTRA_RUNS = 5  # the number of extra runs that are shown
@@ -220,6 +220,7 @@ def fields_of(details: Details, redaction: Redaction) -> dict[str, str]:
     known |= {
         "reason": local_times(redaction.text(shown_reason(row))) or None,
         "ping": details.ping,
+        "hosts": None if row.hosts is None else " ".join(row.hosts),
     }
     if isinstance(shown["options"], dict):
         known["note"] = shown["options"].get("note")

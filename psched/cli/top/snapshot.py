@@ -1,6 +1,5 @@
 """What the command top shows, and how it is read: from the masters of this host and the store."""
 
-import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from dataclasses import replace as changed
@@ -227,7 +226,7 @@ class Reader:
         self._redaction = Redaction(settings.redact)
         self._ask_masters = ask_masters
         self._clock = clock
-        self._host = socket.gethostname() if host is None else host
+        self._host = settings.this_host if host is None else host
         self._usual: dict[str, tuple[int, float | None]] = {}
         self._failures: dict[tuple[str, int, str], Run] = {}
         self._searched = False

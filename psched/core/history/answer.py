@@ -47,6 +47,8 @@ class Code(StrEnum):
     NO_WORKER = "no_worker"
     ALL_SLOTS_BUSY = "all_slots_busy"
     NO_WORKER_TAKES_TYPE = "no_worker_takes_type"
+    NO_HOST = "no_host"
+    """Only some hosts may run it, and none of them is alive."""
     WAITING = "waiting"
     PAUSED = "paused"
     MIGRATING = "migrating"

@@ -11,6 +11,7 @@ The claim's time is known up to half the duration of the claim's request, which 
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
@@ -295,6 +296,9 @@ class WorkerRecord:
         clock_offset: by how many milliseconds the wall clock of its host was ahead of the store's
             clock when it wrote the record; negative if it was behind. None if it is not known.
         zone_data: the release of its zone data, such as ``2026b``; None if it is not known.
+        labels: the labels of its host, with blanks between them; None without labels.
+        version: the version of its psched; None if it is not known.
+        python: the version of its Python; None if it is not known.
     """
 
     nonce: str
@@ -310,6 +314,14 @@ class WorkerRecord:
     ended: int | None = None
     clock_offset: int | None = None
     zone_data: str | None = None
+    labels: str | None = None
+    version: str | None = None
+    python: str | None = None
+
+    @property
+    def host_names(self) -> Sequence[str]:
+        """The name and the labels of its host, see `psched.core.hosts`."""
+        return [self.host.lower(), *(self.labels or "").split()]
 
     @property
     def taken_types(self) -> list[str] | None:

@@ -5,8 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from psched.base.quantities import format_duration
 from psched.core.history.answer import Code
 from psched.core.history.records import BEAT_INTERVAL, GONE_AFTER, RunRecord, WorkerRecord, nonce_of
+from psched.core.hosts import hosts_of, serves
 from psched.core.model import Row
 from psched.reports.why.facts import Case, Facts
 
@@ -91,14 +93,17 @@ def find_cause(case: Case, type_: str, since: float, until: float) -> Cause | No
         return None
     workers = facts.workers_since(int(since) - _BEFORE)
     alive = _lives(workers, facts)
+    lane = None if facts.row is None else facts.row.lane
+    workers = [each for each in workers if serves(each.host_names, lane)]
     takers = [each for each in workers if _takes(each, type_)]
-    anybody = union(alive.values())
+    anybody = union(alive[each.nonce] for each in workers)
     window = [(since, until)]
     gap = without(window, anybody)
     wrong = without(without(window, union(alive[each.nonce] for each in takers)), gap)
     waits = until >= facts.now
     if _explains(gap, window, waits=waits):
-        return _no_worker(case, anybody, _main(gap, waits=waits))
+        main = _main(gap, waits=waits)
+        return _no_worker(case, anybody, main) if lane is None else _no_host(case, lane, main)
     if _explains(wrong, window, gap, waits=waits):
         start, end = _main(wrong, waits=waits)
         others = [each for each in workers if within([alive[each.nonce]], start, end)]
@@ -127,6 +132,7 @@ def newest_record(facts: Facts, type_: str) -> int | None:
         each.seen
         for each in workers
         if alive[each.nonce][1] > facts.now and each.busy < each.slots and _takes(each, type_)
+        if facts.row is None or serves(each.host_names, facts.row.lane)
     )
     return max(seen, default=None)
 
@@ -191,6 +197,17 @@ def _no_worker(case: Case, anybody: Sequence[Interval], gap: Interval) -> Cause:
     else:
         text = f"no worker was alive between {case.span(start, after)}"
     return Cause(Code.NO_WORKER, text)
+
+
+def _no_host(case: Case, lane: str, gap: Interval) -> Cause:
+    """The cause that no host which may run the schedule was alive."""
+    hosts = " or ".join(hosts_of(lane) or ())
+    known = [each for each in case.facts.workers_since(0) if serves(each.host_names, lane)]
+    seen = max((_alive(w, case.facts.now)[1] for w in known if w.started <= gap[0]), default=None)
+    if seen is None:
+        return Cause(Code.NO_HOST, f"only {hosts} may run it, and no such host is known")
+    ago = format_duration(max(1, int(case.facts.now - seen)))
+    return Cause(Code.NO_HOST, f"only {hosts} may run it, last seen {ago} ago")
 
 
 def _no_taker(others: Sequence[WorkerRecord], type_: str, when: str) -> Cause:

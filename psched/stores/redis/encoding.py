@@ -23,8 +23,8 @@ other client during this time, 2 to 5 ms.
 
 _LARGEST = 2**63 - 1
 
-_COMPLETE = 31
-"""The number of elements of a row in an answer: the key, next_run_time and 29 columns.
+_COMPLETE = 32
+"""The number of elements of a row in an answer: the key, next_run_time and 30 columns.
 
 If the script could not read the row's hash, the row has fewer elements.
 """
@@ -45,6 +45,7 @@ def add_arguments(row: Row) -> Sequence[Argument]:
         optional_text(row.options),
         optional_text(row.local_time),
         optional_text(row.label),
+        optional_text(row.lane),
         optional_text(row.run_as),
     )
 
@@ -73,6 +74,7 @@ def replace_arguments(seen: Row, new: Row) -> Sequence[Argument]:
         optional_number(new.created_at),
         optional_number(new.retain_until),
         optional_text(new.label),
+        optional_text(new.lane),
         optional_text(new.run_as),
         *_told(new),
     )
@@ -172,7 +174,7 @@ def row_of(answer: Sequence[Any]) -> Row:
         kind, data, cron, timezone, delay, next_time, owner, fence, settled_by, attempt, status,
         reason, version, created_at, alive_time, options, retain_until, claimed_at, held_by,
         held_until, decided_until, moved_at, local_time, reason_code, paused_at, paused_until,
-        pause_note, label, run_as,
+        pause_note, label, lane, run_as,
     ) = columns  # fmt: skip
     return Row(
         key=decoded(key),
@@ -205,6 +207,7 @@ def row_of(answer: Sequence[Any]) -> Row:
         paused_until=whole(paused_until),
         pause_note=decoded_or_none(pause_note),
         label=decoded_or_none(label),
+        lane=decoded_or_none(lane),
         run_as=decoded_or_none(run_as),
     )
 

@@ -23,6 +23,7 @@ from psched.config.urls import redis_address
 from psched.core.definition import history_setting
 from psched.core.history.recording import record_of_death
 from psched.core.history.records import GONE_AFTER, RunRecord, WorkerRecord
+from psched.core.hosts import AFTER_LANES, MOST_PATTERNS, PATTERNS
 from psched.core.model import MARKS, Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import (
@@ -33,6 +34,7 @@ from psched.core.store_protocol import (
     Settled,
     Store,
 )
+from psched.stores.lanes import Lanes
 from psched.stores.pages import Page, Pages, batched
 from psched.stores.redis import diagnostics, encoding, history
 from psched.stores.redis.alerts import RedisAlerts
@@ -97,6 +99,7 @@ class RedisStore(Store):
         self._clock = clock
         self._table = settings.table
         self._only = [encoding.text(kind) for kind in settings.only]
+        self._lanes = Lanes(settings.host_names, self._pattern_lanes, clock)
 
     @override
     def init(self, *, force: bool = False) -> Sequence[str]:
@@ -200,10 +203,10 @@ class RedisStore(Store):
     def claim(
         self, owner: str, *, limit: int, alive_time: int, shortest: int, horizon: float
     ) -> Claimed:
-        lease = (alive_time, shortest, ceil(horizon))
+        lease, chosen = (alive_time, shortest, ceil(horizon)), self._chosen()
         try:
             answer = self._connector.run(
-                "claim", encoding.text(owner), min(limit, BATCH), *lease, *self._only
+                "claim", encoding.text(owner), min(limit, BATCH), *lease, *chosen
             )
         except UnknownOutcomeError as error:
             raise ClaimUnknownError(owner, ()) from error
@@ -225,6 +228,22 @@ class RedisStore(Store):
             more=bool(more),
         )
 
+    def _chosen(self) -> Sequence[Argument]:
+        """What the scripts that find due rows get: the lanes of this host, and the types."""
+        lanes = [*map(encoding.text, self._lanes.look())]
+        return (len(lanes), *lanes, *self._only)
+
+    def _pattern_lanes(self) -> Sequence[str]:
+        """The lanes of several names and of patterns."""
+        return self._lanes_between(*PATTERNS, MOST_PATTERNS)
+
+    @override
+    def lanes(self, most: int) -> Sequence[str]:
+        return self._lanes_between("", AFTER_LANES, most)
+
+    def _lanes_between(self, after: str, before: str, most: int) -> Sequence[str]:
+        return [*map(encoding.decoded, self._connector.run("lanes", after, before, most))]
+
     def hold(self, holds: Mapping[str, str], *, alive_time: int, shortest: int) -> frozenset[str]:
         """Hold schedules for extra runs, as `HoldsSchedules.hold` describes."""
 
@@ -245,7 +264,7 @@ class RedisStore(Store):
 
     @override
     def backlog(self, limit: int) -> Backlog:
-        due, late = self._connector.run("backlog", min(limit, BATCH), *self._only)
+        due, late = self._connector.run("backlog", min(limit, BATCH), *self._chosen())
         return Backlog(due=due, late=float(late))
 
     @override

@@ -30,7 +30,7 @@ COLUMNS = (
     "fence", "settled_by", "attempt", "status", "reason", "version", "created_at", "alive_time",
     "options", "retain_until", "claimed_at", "held_by", "held_until",
     "decided_until", "moved_at", "local_time", "reason_code", "paused_at", "paused_until",
-    "pause_note", "label", "run_as",
+    "pause_note", "label", "lane", "run_as",
 )  # fmt: skip
 """The columns, in the order of the fields of `psched.core.model.Row`.
 
@@ -98,7 +98,8 @@ class Statements:
     """Every statement that psched sends about one table.
 
     The names of the table and of ``<table>_info`` are quoted already. If ``only`` is not empty,
-    only rows of these types are claimed.
+    only rows of these types are claimed. Those of a host are claimed after `serve` has named its
+    lanes.
     """
 
     def __init__(
@@ -111,9 +112,7 @@ class Statements:
     ) -> None:
         now = dialect.now_floor
         columns = ", ".join(dialect.payload.format(c) if c in _PAYLOADS else c for c in COLUMNS)
-        # SQL for the end of a lease that a statement grants or extends. One second is added,
-        # because ``now`` is rounded down.
-        lease_end = f"{now} + {_LEASE} + 1"
+        lease_end = _lease_end(dialect)
         self.selecting = partial(SelectingStatements, table, columns, dialect)
         self.now = text(f"SELECT {dialect.now}")
         self.get = text(f"SELECT {columns} FROM {table} WHERE id = :id")
@@ -131,23 +130,37 @@ class Statements:
         self._extend = f"UPDATE {table} SET next_run_time = {lease_end} WHERE "
         self.rights = rights_on(table, "id", "version")
         self._unpaused = unpaused(info, dialect)
-        self._build_claims(table, columns, lease_end, dialect, only)
+        self._build = partial(self._build_claims, table, columns, dialect, only)
+        self.lanes: Sequence[str] = ()
+        self._build(self.lanes)
+        # Which lanes there are, one after the other; see `psched.stores.lanes`.
+        self.any_lane = text(f"SELECT MIN(lane) FROM {table}")
+        self.next_lane = text(
+            f"SELECT MIN(lane) FROM {table} WHERE lane > :after AND lane < :before"
+        )
         self._build_holds(table, lease_end, dialect)
         self._build_quarantine(table, dialect)
         self._build_definition(table, dialect)
         self._build_settlement(table, dialect)
 
     def _build_claims(
-        self, table: str, columns: str, lease_end: str, dialect: Dialect, only: Sequence[str]
+        self,
+        table: str,
+        columns: str,
+        dialect: Dialect,
+        only: Sequence[str],
+        lanes: Sequence[str],
     ) -> None:
         now, ahead = dialect.now_floor, dialect.integer.format(":horizon")
         self._place = dialect.place
-        extra = f"{dialect.place}, {dialect.now}, {dialect.read_only}"
+        extra = f"{table}.{dialect.place}, {dialect.now}, {dialect.read_only}"
         types = {f"only{i}": type_ for i, type_ in enumerate(only)}
         placeholders = ", ".join(f":{name}" for name in types)
         ours = f" AND {dialect.exact.format('type')} IN ({placeholders})" if only else ""
         ours += self._unpaused
+        types |= {f"lane{i}": lane for i, lane in enumerate(lanes)}
         self._types = types
+        served = _Served(table, len(lanes), dialect.lane_order)
         # See `psched.stores.sql.claim_range`.
         after = dialect.after.format(
             "next_run_time",
@@ -168,21 +181,18 @@ class Statements:
             claimable += f" AND (leased_by IS NULL AND held_by IS NULL OR {_LEASE} < :since_step)"
             free_or_later = f"leased_by IS NULL AND (held_by IS NULL OR {later})"
             near += f" AND ({free_or_later} OR {_LEASE} < :since_step)"
-        due = (
-            f" FROM {table} WHERE next_run_time <= {now} + {ahead}{between}{ours}{near}"
-            " ORDER BY next_run_time, id LIMIT :limit"
-        )
-        self.due = text(f"SELECT {columns}, {extra}{due}").bindparams(**types)
+        due = f"next_run_time <= {now} + {ahead}{between}{ours}{near}"
+        self.due = text(served.select(f"{columns}, {extra}", due)).bindparams(**types)
         # The same, but each row has its payloads and all other values in an array; see `unpacked`.
         self.due_packed = None
         if dialect.array is not None:
             others = ", ".join(name for name in COLUMNS if name not in _PAYLOADS)
             array = dialect.array.format(f"{others}, {extra}")
             payloads = ", ".join(map(dialect.payload.format, _PAYLOADS))
-            self.due_packed = text(f"SELECT {payloads}, {array}{due}").bindparams(**types)
+            self.due_packed = text(served.select(f"{payloads}, {array}", due)).bindparams(**types)
         self._due_among = (
             f"SELECT {columns}, {extra} FROM {table}"
-            f" WHERE next_run_time + 0 <= {now}{ours}{claimable} AND "
+            f" WHERE next_run_time + 0 <= {now}{ours}{claimable} AND {served.condition} AND "
         )
         # `psched.stores.sql.claim_range` reads the due rows slice by slice with these.
         slice_ = (
@@ -201,31 +211,31 @@ class Statements:
         if dialect.host_clock:
             free = " AND leased_by IS NULL AND held_by IS NULL"
         self.backlog = text(
-            f"SELECT next_run_time, {dialect.now} FROM {table}"
-            f" WHERE next_run_time <= {now} AND {after}{ours}{free}"
-            " ORDER BY next_run_time, id LIMIT :limit"
+            served.select(
+                f"next_run_time, {dialect.now}", f"next_run_time <= {now} AND {after}{ours}{free}"
+            )
         ).bindparams(**types)
         lease = (
             "SET leased_by = :owner, fence = fence + 1, attempt = attempt + 1,"
-            f" next_run_time = {lease_end}, claimed_at = {now}, {_FREE}"
+            f" next_run_time = {_lease_end(dialect)}, claimed_at = {now}, {_FREE}"
         )
         self._claim = f"UPDATE {table} {lease} WHERE "
         # This query does not use MIN, because for MIN, a planner that expects few rows might read
         # all rows. It is not run if more rows may be due already.
+        soon = f"next_run_time > {now} AND next_run_time <= {now} + {ahead}{ours}"
         next_due = (
-            "CASE WHEN (SELECT COUNT(*) FROM due) < :limit THEN"
-            f" (SELECT next_run_time FROM {table} WHERE next_run_time > {now}"
-            f" AND next_run_time <= {now} + {ahead}{ours} ORDER BY next_run_time LIMIT 1) END"
+            f"CASE WHEN (SELECT COUNT(*) FROM due) < :limit THEN ({served.first_time(soon)}) END"
         )
         # One statement reads the clock, claims rows, and finds the next due time. The WITH is
         # materialized, so that it is computed only once. Otherwise the database might compute it
         # repeatedly, and lock and claim more rows than the limit. The keys are an array, because a
         # planner that expects no row might find the rows of a join by reading all keys.
+        locked = served.lock(
+            "id, leased_by, next_run_time, claimed_at",
+            f"next_run_time <= {now}{between}{ours}{claimable}",
+        )
         self.claim_unlocked = text(
-            "WITH due (key, was, since, before) AS MATERIALIZED"
-            f" (SELECT id, leased_by, next_run_time, claimed_at FROM {table}"
-            f" WHERE next_run_time <= {now}{between}{ours}{claimable}"
-            " ORDER BY next_run_time, id LIMIT :limit FOR UPDATE SKIP LOCKED),"
+            f"WITH due (key, was, since, before) AS MATERIALIZED ({locked}),"
             f" claimed AS (UPDATE {table} {lease} WHERE id = ANY(ARRAY(SELECT key FROM due))"
             f" RETURNING {columns}),"
             f" next (due) AS (SELECT {next_due})"
@@ -282,7 +292,7 @@ class Statements:
             " type = :type, data = :data, cron = :cron, timezone = :timezone,"
             " delay = :delay, next_time = :next_time, status = :status, reason = :reason,"
             " attempt = :attempt, alive_time = :alive_time, options = :options,"
-            " label = :label, run_as = :run_as,"
+            " label = :label, lane = :lane, run_as = :run_as,"
             " created_at = COALESCE(:created_at, created_at), retain_until = :retain_until,"
             " next_run_time ="
             " CASE WHEN leased_by IS NULL THEN :next_run_time ELSE next_run_time END,"
@@ -347,6 +357,11 @@ class Statements:
         )
         self._remove = f"DELETE FROM {table} WHERE "
         self._all_or_fail = dialect.all_or_fail
+
+    def serve(self, lanes: Sequence[str]) -> None:
+        """From now on, claim the rows of these lanes besides those of every host."""
+        self.lanes = lanes
+        self._build(lanes)
 
     def select(self, keys: Sequence[str]) -> Request:
         """A request that reads the rows with these keys."""
@@ -426,6 +441,66 @@ class Statements:
         return conditional_text(self._remove, _HELD_AS_DEFINED, len(ends)), _held_values(ends)
 
 
+def _lease_end(dialect: Dialect) -> str:
+    """SQL for the end of a lease that a statement grants or extends."""
+    # One second is added, because ``now`` is rounded down.
+    return f"{dialect.now_floor} + {_LEASE} + 1"
+
+
+class _Served:
+    """Builds queries for rows that one host runs, in the order in which they fall due.
+
+    Each lane is a range of the index of lanes.
+    """
+
+    def __init__(self, table: str, lanes: int, order: str) -> None:
+        self._table = table
+        self._order = order
+        self._lanes = ["lane IS NULL", *(f"lane = :lane{i}" for i in range(lanes))]
+        # It uses no index, because it is for rows that are named by their keys. No lane is '*'.
+        named = ", ".join(("'*'", *(f":lane{i}" for i in range(lanes))))
+        self.condition = f"COALESCE(lane, '*') IN ({named})"
+
+    def _of_each(self, columns: str, condition: str, end: str) -> Sequence[str]:
+        return [
+            f"SELECT {columns} FROM {self._table} WHERE {lane} AND {condition}"
+            f" ORDER BY {self._order} LIMIT {end}"
+            for lane in self._lanes
+        ]
+
+    def select(self, columns: str, condition: str) -> str:
+        """A query for the first ``:limit`` rows."""
+        if len(self._lanes) == 1:
+            return self._of_each(columns, condition, ":limit")[0]
+        keys = _together(self._of_each("id AS served", condition, ":limit"))
+        return (
+            # SQLite does not change the order of a CROSS JOIN, so it finds the keys only once.
+            f"SELECT {columns} FROM ({keys}) AS mine CROSS JOIN {self._table} WHERE id = served"
+            " ORDER BY next_run_time, id LIMIT :limit"
+        )
+
+    def lock(self, columns: str, condition: str) -> str:
+        """The same query, which locks the rows that no other session has locked."""
+        parts = self._of_each(columns, condition, ":limit FOR UPDATE SKIP LOCKED")
+        if len(parts) == 1:
+            return parts[0]
+        return f"{_together(parts)} ORDER BY next_run_time, id LIMIT :limit"
+
+    def first_time(self, condition: str) -> str:
+        """A query for the time of the first row."""
+        parts = self._of_each("next_run_time", condition, "1")
+        if len(parts) == 1:
+            return parts[0]
+        return f"{_together(parts)} ORDER BY next_run_time LIMIT 1"
+
+
+def _together(queries: Sequence[str]) -> str:
+    # Only a query within a FROM can have an ORDER BY and a LIMIT of its own in every database.
+    return " UNION ALL ".join(
+        f"SELECT * FROM ({query}) AS lane_{i}" for i, query in enumerate(queries)
+    )
+
+
 _INSERTED = {
     "id": "TEXT",
     "type": "TEXT",
@@ -439,6 +514,7 @@ _INSERTED = {
     "options": "TEXT",
     "local_time": "TEXT",
     "label": "TEXT",
+    "lane": "TEXT",
     "run_as": "TEXT",
 }
 """The columns of a new row that differ between rows, and their types in PostgreSQL."""
@@ -485,7 +561,7 @@ def as_seen(columns: Columns) -> dict[str, Any]:
 _REPLACED = (
     "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "status", "reason",
     "attempt", "alive_time", "options", "created_at", "retain_until",
-    "label", "run_as", *TOLD,
+    "label", "lane", "run_as", *TOLD,
 )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from psched.core.attempts import told_of_death, wait_after_death
 from psched.core.definition import history_setting
 from psched.core.history.recording import record_of_death
 from psched.core.history.records import RunRecord
+from psched.core.hosts import AFTER_LANES, MOST_PATTERNS, PATTERNS
 from psched.core.model import DELETING, Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, Selection
 from psched.core.store_protocol import (
@@ -41,6 +42,7 @@ from psched.core.store_protocol import (
     ClaimUnknownError,
     Settled,
 )
+from psched.stores.lanes import Lanes
 from psched.stores.pages import batched
 from psched.stores.sql import raw_execute
 from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
@@ -92,6 +94,7 @@ class SqlStore(TableStore[Statements]):
         announce = dialect.announce
         self._announcement = None if announce is None else announce.format(self._channel)
         self._history_of = partial(history_setting, settings=settings)
+        self._lanes = Lanes(settings.host_names, self._pattern_lanes, clock)
         self._wanted_strategy, self._only = settings.claim_strategy, settings.only
         self._strategy: PassingOver | None = None
         self._is_checked = False
@@ -220,7 +223,35 @@ class SqlStore(TableStore[Statements]):
     ) -> Claimed:
         lease = {"alive_time": alive_time, "shortest": shortest}
         terms = Terms(owner, min(limit, BATCH), lease, horizon)
+        self._serve_lanes()
         return self._claim_strategy().claim(terms)
+
+    def _serve_lanes(self) -> None:
+        """Let the statements find the rows of this host's lanes, if it is time to look."""
+        lanes = self._lanes.look()
+        if lanes != self._sql.lanes:
+            self._sql.serve(lanes)
+
+    @override
+    def lanes(self, most: int) -> Sequence[str]:
+        return self._lanes_between("", AFTER_LANES, most)
+
+    def _pattern_lanes(self) -> Sequence[str] | None:
+        """The lanes of several names and of patterns; None if no row has any lane."""
+        if self._query(self._sql.any_lane, {})[0][0] is None:
+            return None
+        return self._lanes_between(*PATTERNS, MOST_PATTERNS)
+
+    def _lanes_between(self, after: str, before: str, most: int) -> Sequence[str]:
+        """The lanes between two texts: one step of their index each, whatever the rows of it."""
+        found = list[str]()
+        while len(found) < most:
+            (lane,) = self._query(self._sql.next_lane, {"after": after, "before": before})[0]
+            if lane is None:
+                break
+            found.append(lane)
+            after = lane
+        return found
 
     @one_request
     def hold(self, holds: Mapping[str, str], *, alive_time: int, shortest: int) -> frozenset[str]:
@@ -260,6 +291,7 @@ class SqlStore(TableStore[Statements]):
 
     @override
     def backlog(self, limit: int) -> Backlog:
+        self._serve_lanes()
         time, key = self._claim_strategy().after
         values = {"limit": limit, "after": time, "after_id": key}
         return backlog_of(self._query(self._sql.backlog, values))
@@ -328,6 +360,7 @@ class SqlStore(TableStore[Statements]):
         joins = (
             (strategy.sends_first or self._connector.dialect.is_file)
             and strategy.is_quick
+            and not self._lanes.is_to_look
             and len(settlements) <= BATCH
             and not self.history.refusals.paused
             and self._clock.monotonic() >= self._apart_until

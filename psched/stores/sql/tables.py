@@ -28,6 +28,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
+from psched.core.hosts import LONGEST_LANE
 from psched.stores.sql.selecting import AT_REST
 
 KEY_LENGTH = 255
@@ -37,7 +38,6 @@ TIMEZONE_LENGTH = 64
 OWNER_LENGTH = 64
 TOKEN_LENGTH = 96
 STATUS_LENGTH = 16
-LANE_LENGTH = 64
 LABEL_LENGTH = 255
 
 OPTIONS: dict[str, Any] = {
@@ -155,18 +155,21 @@ def schedules_table(name: str) -> Table:
         Column("pause_note", _long_text()),
         # The owner of the schedule.
         Column("label", key_text(LABEL_LENGTH)),
-        # Reserved for features to come, so that they need no upgrade; nothing reads them yet.
-        Column("lane", key_text(LANE_LENGTH)),
+        # Which hosts run it, see `psched.core.hosts`; NULL means every host.
+        Column("lane", key_text(LONGEST_LANE)),
         # The Unix user as whom its program runs; NULL means that of the service.
-        Column("run_as", plain_text(LANE_LENGTH)),
-        # Reserved, too.
-        Column("tenant", key_text(LANE_LENGTH)),
+        Column("run_as", plain_text(LONGEST_LANE)),
+        # Reserved for features to come, so that they need no upgrade; nothing reads them yet.
+        Column("tenant", key_text(LONGEST_LANE)),
         Column("priority", seconds()),
-        Column("concurrency_key", key_text(LANE_LENGTH)),
+        Column("concurrency_key", key_text(LONGEST_LANE)),
         Column("checkpoint", _long_text()),
         # The index contains the key, because a million rows can have the same time, and the next
         # page of a listing must be able to begin after any of these rows.
         Index(f"{name}_due", "next_run_time", "id"),
+        # Claims read the rows of their own lanes only, because a host that is gone can leave very
+        # many due rows behind.
+        Index(f"{name}_lane", "lane", "next_run_time", "id"),
         # This index finds the rows that an owner holds. If the database supports partial indexes,
         # the index contains only leased rows.
         Index(f"{name}_owner", "leased_by", sqlite_where=_LEASED, postgresql_where=_LEASED),

@@ -29,6 +29,9 @@ from psched.stores.sql.tables import (
     seconds,
 )
 
+LABELS_LENGTH = 512
+"""The most characters of the labels of a host."""
+
 
 def _table(name: str, *parts: SchemaItem) -> Table:
     return Table(name, MetaData(), *parts, **OPTIONS)
@@ -105,6 +108,9 @@ def _workers(name: str) -> Table:
         Column("ended", seconds()),
         Column("clock_offset", seconds()),
         Column("zone_data", plain_text(STATUS_LENGTH)),
+        Column("labels", plain_text(LABELS_LENGTH)),
+        Column("version", plain_text(STATUS_LENGTH)),
+        Column("python", plain_text(STATUS_LENGTH)),
         Index(f"{name}_seen", "seen"),
     )
 

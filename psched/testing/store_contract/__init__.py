@@ -2,7 +2,7 @@
 
 Reading order: `bench`, `definitions`, `selections`, `leases`, `contention`; then the tests of
 single capabilities: `records`, `recovery`, `capabilities`, `history`, `output`, `alerts`, `holds`,
-`pauses`, `overview`, `announcing`.
+`pauses`, `lanes`, `overview`, `announcing`.
 """
 
 from psched.testing.store_contract.contention import Contention

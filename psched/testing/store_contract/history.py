@@ -574,6 +574,9 @@ _WORKER = WorkerRecord(
     seen=0,
     clock_offset=-86_400_123,
     zone_data="2026b",
+    labels=" ".join(["l" * 63] * 7),
+    version="10.20.30",
+    python="3.13.0",
 )
 
 _CHANGE = AuditRecord(key="k", action="modify", user="root", host="host", program="psched modify")
@@ -596,7 +599,8 @@ class WorkersAndChanges(WithStore):
         assert changed(second, seen=0) == changed(busy, seen=0)
         assert second.seen >= first.seen
         # A worker of an earlier version does not know by how much its clock is off, for example.
-        unknown: dict[str, Any] = {"clock_offset": None, "zone_data": None}
+        names = ("clock_offset", "zone_data", "labels", "version", "python")
+        unknown: dict[str, Any] = dict.fromkeys(names)
         history_of(store).beat(changed(first, **unknown))
         (third,) = history_of(store).workers()
         assert changed(third, seen=0) == changed(first, seen=0, **unknown)

@@ -2,15 +2,15 @@
 
 --- claim: allow-oom
 -- Leases due rows; the rows that have been due longest come first. ARGV: the owner, the most rows
--- to lease, alive_time, the shortest length of a lease, the horizon in seconds, then the types to
--- claim (none: all types). Returns the time as seconds and microseconds; the leased rows; for each
+-- to lease, alive_time, the shortest length of a lease, the horizon in seconds, the number of lanes and
+-- the lanes of the host, then the types to claim (none: all types). Returns the time as seconds and microseconds; the leased rows; for each
 -- row the owner of its last lease if that lease has expired, otherwise an empty string; for each row
 -- the time when that lease was claimed, or an empty string; the time of the next row to fall due within
 -- the horizon, or nil; 1 if more rows might be due, otherwise 0. Returns only nil if the server has no
 -- data of psched.
 if redis.call('EXISTS', INFO) == 0 then return nil end
-local owner, limit, alive_time, shortest, horizon = unpack(ARGV)
-local types = {unpack(ARGV, 6)}
+local owner, limit, alive_time, shortest, horizon, number = unpack(ARGV)
+local lanes, types = {unpack(ARGV, 7, 6 + number)}, {unpack(ARGV, 7 + number)}
 
 -- The columns that must contain whole numbers, by their indexes in COLUMNS.
 local INTEGERS = {
@@ -53,7 +53,7 @@ end
 
 local next_due = redis.call('ZRANGEBYSCORE', DUE, '('..integer(now), integer(now + horizon),
   'WITHSCORES', 'LIMIT', 0, 1)[2]
-local keys, unread = due_keys(tonumber(limit), types, true)
+local keys, unread = due_keys(tonumber(limit), types, lanes, true)
 local rows, expired, claimed, size = {}, {}, {}, 0
 local more = unread or #keys == tonumber(limit)
 for _, key in ipairs(keys) do
@@ -71,13 +71,15 @@ for _, key in ipairs(keys) do
       })
     end
     set_due(key, false)
+    -- A row without a hash does not tell its lane.
+    for _, lane in ipairs(lanes) do redis.call('ZREM', lane_key(lane), key) end
   else
     expired[#expired + 1] = row[7] or ''
     claimed[#claimed + 1] = claimed_at(row[18], row[8]) or ''
     local ends = lease_end(row[15], alive_time, shortest)
     local fell_due = redis.call('ZSCORE', DUE, key)
     end_hold(key)
-    redis.call('ZADD', DUE, ends, key)
+    move(key, ends)
     redis.call('ZADD', HELD, 0, held_member(owner, key))
     row[8], row[10] = unpack(redis.call('HMGET', row_key(key), 'fence', 'attempt'))
     row[7], row[18], row[19], row[20] = owner, integer(now)..'#'..row[8], false, false
@@ -89,10 +91,17 @@ end
 local time = redis.call('TIME')
 return {time[1], time[2], rows, expired, claimed, next_due or false, more and 1 or 0}
 
+--- lanes: no-writes,allow-oom
+-- Returns the lanes that rows have or had, at most `most` of those between two texts. ARGV: the texts, most.
+return redis.call('ZRANGEBYLEX', LANES, '('..ARGV[1], '('..ARGV[2], 'LIMIT', 0, ARGV[3])
+
 --- backlog: no-writes,allow-oom
--- Counts the due rows. ARGV: the most rows to count, then the types to count (none: all types).
+-- Counts the due rows. ARGV: the most rows to count, the number of lanes and the lanes of the
+-- host, then the types to count (none: all types).
 -- Returns the number of rows, and the seconds by which the oldest of them is late, 0 if there is none.
-local keys = due_keys(tonumber(ARGV[1]), {unpack(ARGV, 2)})
+local number = ARGV[2]
+local lanes, types = {unpack(ARGV, 3, 2 + number)}, {unpack(ARGV, 3 + number)}
+local keys = due_keys(tonumber(ARGV[1]), types, lanes)
 local late = #keys > 0 and now - tonumber(redis.call('ZSCORE', DUE, keys[1])) or 0
 return {#keys, integer(late)}
 
@@ -116,7 +125,7 @@ for i = 3, #ARGV, 3 do
   local key, owner, fence = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local row = read_fields(key, 'leased_by', 'fence', 'alive_time')
   local mine = row and row[1] == owner and (row[2] or '0') == fence
-  if mine then redis.call('ZADD', DUE, lease_end(row[3], alive_time, shortest), key) end
+  if mine then move(key, lease_end(row[3], alive_time, shortest)) end
   held[#held + 1] = mine and 1 or 0
 end
 return held

@@ -4,6 +4,9 @@
 --   {table}:row:KEY   a hash: the columns of a row, except its key and next_run_time; an absent
 --                     column has its default
 --   {table}:due       a sorted set of keys by next_run_time: rows that wait or are leased
+--   {table}:lanes     a sorted set, all with score 0: the lanes that rows have or had, see
+--                     psched.core.hosts; data without it are complete
+--   {table}:lane:LANE a sorted set of the keys in {table}:due whose rows have this lane, by next_run_time
 --   {table}:rest      a sorted set of keys, all with score 0: rows that have no next_run_time
 --   {table}:held      a sorted set, all with score 0: OWNER, a zero byte and KEY of each leased row
 --   {table}:holds     a sorted set of keys by held_until: schedules that are held for an extra run
@@ -58,7 +61,7 @@
 
 local PREFIX = KEYS[1]
 local DUE, REST, HELD = PREFIX..'due', PREFIX..'rest', PREFIX..'held'
-local RETAIN, INFO, HOLDS = PREFIX..'retain', PREFIX..'layout', PREFIX..'holds'
+local RETAIN, INFO, HOLDS, LANES = PREFIX..'retain', PREFIX..'layout', PREFIX..'holds', PREFIX..'lanes'
 -- Of layout 1, and of an upgrade that has not ended.
 local OLD_INFO, UPGRADING = PREFIX..'info', PREFIX..'upgrading'
 local RUNS, WORKERS, AUDIT = PREFIX..'runs', PREFIX..'workers', PREFIX..'audit'
@@ -71,7 +74,7 @@ local COLUMNS = {
   'type', 'data', 'cron', 'timezone', 'delay', 'next_time', 'leased_by', 'fence', 'settled_by',
   'attempt', 'status', 'reason', 'version', 'created_at', 'alive_time', 'options', 'retain_until',
   'claimed_at', 'held_by', 'held_until', 'decided_until', 'moved_at', 'local_time', 'reason_code',
-  'paused_at', 'paused_until', 'pause_note', 'label', 'run_as',
+  'paused_at', 'paused_until', 'pause_note', 'label', 'lane', 'run_as',
 }
 
 -- When the rows of an answer have more bytes of data and options than this, no row is added to it.
@@ -94,6 +97,8 @@ local function move_info(from, to)
 end
 
 local function row_key(key) return PREFIX..'row:'..key end
+
+local function lane_key(lane) return PREFIX..'lane:'..lane end
 
 local function runs_key(key) return PREFIX..'runs:'..key end
 
@@ -171,14 +176,40 @@ end
 -- the version, because another client might set the status without increasing the version.
 local function has_status(status, seen) return seen == '' or (status or 'waiting') == seen end
 
+-- Returns the lane of a row; nil or false if it has none. While there are none at all, no row is read.
+local function lane_of(key)
+  if redis.call('EXISTS', LANES) == 0 then return nil end
+  local lane = redis.pcall('HGET', row_key(key), 'lane')
+  return type(lane) ~= 'table' and lane
+end
+
+-- Sets the next_run_time of a row that has one.
+local function move(key, time)
+  redis.call('ZADD', DUE, time, key)
+  local lane = lane_of(key)
+  if lane then redis.call('ZADD', lane_key(lane), time, key) end
+end
+
+-- Notes that the lane of a row has changed.
+local function set_lane(key, before, lane)
+  if before == lane then return end
+  if before then redis.call('ZREM', lane_key(before), key) end
+  if not lane then return end
+  redis.call('ZADD', LANES, 0, lane)
+  local due = redis.call('ZSCORE', DUE, key)
+  if due then redis.call('ZADD', lane_key(lane), due, key) end
+end
+
 -- Sets the next_run_time of a row. If `time` is false, the row has no next run, so the key is moved
 -- to the set REST.
 local function set_due(key, time)
   if time then
     if tonumber(time) < now then redis.call('HDEL', INFO, 'passed') end
-    redis.call('ZADD', DUE, time, key)
+    move(key, time)
     redis.call('ZREM', REST, key)
   else
+    local lane = lane_of(key)
+    if lane then redis.call('ZREM', lane_key(lane), key) end
     redis.call('ZREM', DUE, key)
     redis.call('ZADD', REST, 0, key)
   end
@@ -193,6 +224,8 @@ local function set_retention(key, time)
 end
 
 local function remove_row(key, owner)
+  local lane = lane_of(key)
+  if lane then redis.call('ZREM', lane_key(lane), key) end
   redis.call('DEL', row_key(key))
   redis.call('ZREM', DUE, key)
   redis.call('ZREM', REST, key)
@@ -273,8 +306,18 @@ local function paused_types()
   return paused, ends
 end
 
+-- Whether a key sorts after another one. Keys are compared by their bytes, as in a sorted set,
+-- because Lua's own comparison uses the locale.
+local function is_after(one, other)
+  for i = 1, math.min(#one, #other) do
+    local a, b = one:byte(i), other:byte(i)
+    if a ~= b then return a > b end
+  end
+  return #one > #other
+end
+
 -- If types are given to due_keys, or types are paused, rows of other types are read and skipped. So are
--- rows that are held for extra runs.
+-- rows that are held for extra runs, and rows that have a lane: those are in the set of their lane.
 -- MOST_READ is the most due rows that are read, PAGE the number of rows that are read at a time.
 local MOST_READ, PAGE = 50000, 500
 
@@ -282,46 +325,79 @@ local MOST_READ, PAGE = 50000, 500
 -- does not know the field `passed` can meanwhile add a row with an earlier time.
 local PASSED_FOR = 60
 
--- Returns the keys of due rows of some types (none: of all types) that no rule pauses: at most `most`
--- keys, those of the rows that have been due longest.
+-- Returns a function that tells whether a due row can be claimed, given its key and the set in which it
+-- was found; and whether it is passed over by every claim from that set for now.
+local function chooser(types, paused)
+  local wanted = {}
+  for _, kind in ipairs(types) do wanted[kind] = true end
+  local holds = redis.call('ZCOUNT', HOLDS, '('..integer(now), '+inf') > 0
+  return function(key, set)
+    local row = redis.pcall('HMGET', row_key(key), 'type', 'lane')
+    if row.err then return not (holds and is_held(key)), false end
+    local kind = row[1] or 'default'
+    local passed = paused and paused[kind] or set == DUE and row[2]
+    local takes = #types == 0 or wanted[kind]
+    return takes and not passed and not (holds and is_held(key)), passed
+  end, holds
+end
+
+-- Returns the keys of due rows of some lanes, and of the rows without a lane, that are of some types (none:
+-- of all types) and that no rule pauses: at most `most` keys, those of the rows that have been due longest.
 --
--- Very many rows of a paused type can be due. Rows that are due later must be found nevertheless. So
--- if `remembers` is true, the field `passed` of INFO is written: a time before now, up to which all
--- due rows are of paused types, and the time when it must not be used any more. The search begins
--- after them. The field is deleted when the rules change, or a row gets a time before now. Returns
--- also whether the search has ended early, and the next one continues it.
-local function due_keys(most, types, remembers)
+-- Very many rows of a paused type, or of a lane, can be due. Rows that are due later must be found
+-- nevertheless. So if `remembers` is true, the field `passed` of INFO is written: a time before now, up to
+-- which all due rows in DUE are of paused types or have a lane, and the time when it must not be used any
+-- more. The search begins after them. The field is deleted when the rules change, or a row gets a time
+-- before now. Returns also whether the search has ended early, and the next one continues it.
+local function due_keys(most, types, lanes, remembers)
   local paused, ends = paused_types()
   if paused == true then return {}, false end
-  local holds = redis.call('ZCOUNT', HOLDS, '('..integer(now), '+inf') > 0
-  if #types == 0 and not paused and not holds then
+  local has_lanes = redis.call('EXISTS', LANES) == 1
+  local can_claim, holds = chooser(types, paused)
+  if #types == 0 and not paused and not holds and not has_lanes then
     return redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', 0, most), false
   end
-  local wanted, keys, offset = {}, {}, 0
-  for _, kind in ipairs(types) do wanted[kind] = true end
   local begin, over = (redis.call('HGET', INFO, 'passed') or ''):match('^(%d+) (%d+)$')
-  if not paused or not over or tonumber(over) <= now then begin, over = nil, nil end
-  local passed, time, only_paused, size = nil, nil, true, PAGE
-  while #keys < most and size == PAGE and (offset < MOST_READ or (only_paused and not passed)) do
-    local page = redis.call('ZRANGEBYSCORE', DUE, begin and '('..begin or '-inf', integer(now),
-      'WITHSCORES', 'LIMIT', offset, PAGE)
-    size, offset = #page / 2, offset + PAGE
-    for i = 1, #page, 2 do
-      local kind = redis.pcall('HGET', row_key(page[i]), 'type')
-      local is_paused = paused and type(kind) ~= 'table' and paused[kind or 'default']
-      local score = math.floor(tonumber(page[i + 1]))
-      if only_paused and time and score > time and time < now then passed = time end
-      time, only_paused = score, only_paused and is_paused
-      local takes = #types == 0 or type(kind) == 'table' or wanted[kind or 'default']
-      if #keys < most and takes and not is_paused and not (holds and is_held(page[i])) then keys[#keys + 1] = page[i] end
+  if not (paused or has_lanes) or not over or tonumber(over) <= now then begin, over = nil, nil end
+  local found, times, more = {}, {}, false
+
+  local function search(set)
+    local passed, time, only_passed, size, offset, keys = nil, nil, true, PAGE, 0, 0
+    local first = set == DUE and begin and '('..begin or '-inf'
+    while keys < most and size == PAGE and (offset < MOST_READ or (only_passed and not passed)) do
+      local page = redis.call('ZRANGEBYSCORE', set, first, integer(now), 'WITHSCORES', 'LIMIT', offset, PAGE)
+      size, offset = #page / 2, offset + PAGE
+      for i = 1, #page, 2 do
+        local takes, is_passed = can_claim(page[i], set)
+        local score = math.floor(tonumber(page[i + 1]))
+        if only_passed and time and score > time and time < now then passed = time end
+        time, only_passed = score, only_passed and is_passed
+        if keys < most and takes then
+          keys = keys + 1
+          found[#found + 1] = page[i]
+          times[page[i]] = tonumber(page[i + 1])
+        end
+      end
+    end
+    if set ~= DUE or not remembers or not passed then return end
+    more = offset >= MOST_READ and keys < most
+    if offset > PAGE then
+      over = over or integer(math.min(now + PASSED_FOR, ends or math.huge))
+      redis.call('HSET', INFO, 'passed', integer(passed)..' '..over)
     end
   end
-  local more = remembers and passed and offset >= MOST_READ and #keys < most
-  if remembers and passed and offset > PAGE then
-    over = over or integer(math.min(now + PASSED_FOR, ends))
-    redis.call('HSET', INFO, 'passed', integer(passed)..' '..over)
+
+  search(DUE)
+  local without = #found
+  for _, lane in ipairs(has_lanes and lanes or {}) do search(lane_key(lane)) end
+  if #found > without then
+    table.sort(found, function(a, b)
+      if times[a] ~= times[b] then return times[a] < times[b] end
+      return a ~= b and is_after(b, a)
+    end)
+    while #found > most do found[#found] = nil end
   end
-  return keys, more
+  return found, more
 end
 
 -- Removes the oldest records from a key's list: those that ended before a time in milliseconds, at
@@ -423,16 +499,6 @@ end
 local function claimed_at(field, fence)
   local time, of = (field or ''):match('^(%d+)#(%d+)$')
   return of == (fence or '0') and time or nil
-end
-
--- Whether a key sorts after another one. Keys are compared by their bytes, as in a sorted set,
--- because Lua's own comparison uses the locale.
-local function is_after(one, other)
-  for i = 1, math.min(#one, #other) do
-    local a, b = one:byte(i), other:byte(i)
-    if a ~= b then return a > b end
-  end
-  return #one > #other
 end
 
 -- Returns the rank in the set of times of the first row after a place: the score and the key of a row,

@@ -2,9 +2,9 @@
 
 --- add
 -- Adds all given rows, or none if a row with one of the keys exists. ARGV: the nonce of this
--- insert, then 13 values for each row. Returns nil if the rows were added, otherwise the first key
+-- insert, then 14 values for each row. Returns nil if the rows were added, otherwise the first key
 -- that exists already or is given twice.
-local VALUES = 13
+local VALUES = 14
 
 local seen = {}
 for i = 2, #ARGV, VALUES do
@@ -14,13 +14,14 @@ for i = 2, #ARGV, VALUES do
 end
 for i = 2, #ARGV, VALUES do
   local key, kind, data, cron, timezone, delay, next_time, next_run_time, alive_time, options,
-    local_time, label, run_as = unpack(ARGV, i, i + VALUES - 1)
+    local_time, label, lane, run_as = unpack(ARGV, i, i + VALUES - 1)
   local fields = {'type', kind, 'settled_by', ARGV[1], 'created_at', integer(now)}
   for column, value in pairs({
     data = optional_text(data), cron = optional_text(cron), timezone = optional_text(timezone),
     delay = delay ~= '0' and delay, next_time = optional_number(next_time),
     alive_time = optional_number(alive_time), options = optional_text(options),
     local_time = optional_text(local_time), label = optional_text(label),
+    lane = optional_text(lane),
     run_as = optional_text(run_as),
   }) do
     if value then
@@ -29,6 +30,7 @@ for i = 2, #ARGV, VALUES do
     end
   end
   redis.call('HSET', row_key(key), unpack(fields))
+  if lane ~= '' then redis.call('ZADD', LANES, 0, optional_text(lane)) end
   set_due(key, optional_number(next_run_time))
 end
 return false
@@ -106,12 +108,12 @@ return redis.call('ZCOUNT', DUE, '-inf', '+inf') + redis.call('ZCOUNT', REST, '-
 -- records that could not be written, and the reason for the last of them.
 --
 -- Without its flag, this script is `replace_and_record`: the server refuses it if its memory is full.
-local VALUES = 29
+local VALUES = 30
 
 -- Returns 1, 0 or an error.
 local function replace()
   local key, version, fence, owner, due, seen_status = unpack(ARGV, 1, 6)
-  local row = read_fields(key, 'version', 'fence', 'leased_by', 'created_at', 'status')
+  local row = read_fields(key, 'version', 'fence', 'leased_by', 'created_at', 'status', 'lane')
   if not row or (row[1] or '1') ~= version or (row[2] or '0') ~= fence
       or (row[3] or '') ~= owner or not has_status(row[5], seen_status) then
     return 0
@@ -121,7 +123,7 @@ local function replace()
   -- since the row was read. So next_run_time is compared only in free rows.
   if not row[3] and (current and math.floor(current)) ~= tonumber(due) then return 0 end
   local _, _, _, _, _, _, kind, data, cron, timezone, delay, next_time, next_run_time, status, reason,
-    attempt, alive_time, options, created_at, retain_until, label, run_as = unpack(ARGV)
+    attempt, alive_time, options, created_at, retain_until, label, lane, run_as = unpack(ARGV)
   if type(redis.pcall('HINCRBY', row_key(key), 'version', row[1] and 1 or 2)) == 'table' then
     return redis.error_reply('UNFIT the version of the row '..key..' is no number that can grow')
   end
@@ -132,9 +134,10 @@ local function replace()
     'alive_time', optional_number(alive_time), 'options', optional_text(options),
     'created_at', optional_number(created_at) or row[4],
     'retain_until', optional_number(retain_until), 'label', optional_text(label),
-    'run_as', optional_text(run_as),
-    told(unpack(ARGV, 23, VALUES))
+    'lane', optional_text(lane), 'run_as', optional_text(run_as),
+    told(unpack(ARGV, 24, VALUES))
   })
+  set_lane(key, row[6], optional_text(lane))
   if not row[3] then set_due(key, optional_number(next_run_time)) end
   set_retention(key, optional_number(retain_until))
   return 1

@@ -66,6 +66,8 @@ class Dialect:
             that column and these, and begins in its middle if a condition limits the next column.
         rest_order: the columns of an ORDER BY that sorts rows without a time by key. It is written
             so that the planner uses the index of times and keys.
+        lane_order: the columns of an ORDER BY that sorts rows of one lane by time and key. It is
+            written so that the planner uses the index of lanes, times and keys.
         place: the column by which the database finds a row fastest. After a row was deleted,
             another row can get the same value, so statements must compare the key besides.
         read_only: an SQL condition that is true if the server is a replica. psched must not write
@@ -144,6 +146,7 @@ class Dialect:
     newest_of_key: tuple[str, str]
     within_index: tuple[str, str]
     rest_order: str
+    lane_order: str = "next_run_time, id"
     place: str
     read_only: str
     server: str

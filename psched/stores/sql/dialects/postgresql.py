@@ -345,6 +345,8 @@ POSTGRESQL = Dialect(
     newest_of_key=("{0} BETWEEN {1} AND {1}", "{0} DESC, id DESC"),
     within_index=("{0} BETWEEN {1} AND {1}", "{0} DESC, "),
     rest_order="next_run_time, id",
+    # It does not see that a column with one value changes no order.
+    lane_order="lane, next_run_time, id",
     place="id",
     read_only=_READ_ONLY,
     server="SELECT 'PostgreSQL ' || current_setting('server_version')",

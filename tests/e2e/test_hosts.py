@@ -1,0 +1,55 @@
+"""Hosts: what only some hosts run, as the commands declare and show it."""
+
+import json
+
+from psched.app import make_store
+from psched.config import from_mapping
+from support.run_records import worker_record
+
+
+def beat(service, *hosts, **fields):
+    """Write the records of workers, as those of other hosts do."""
+    store = make_store(from_mapping({"url": service.url}))
+    for number, host in enumerate(hosts):
+        store.history.beat(worker_record(nonce=f"{host}{number}", host=host, **fields))
+    store.disconnect()
+
+
+def test_hosts_are_set_by_an_option_and_shown(service):
+    add = ("add", "backup", "report", "@daily", "--host", "db1", "--host", "web*")
+    assert service.psched(*add).returncode == 0
+    assert json.loads(service.psched("list", "--json").stdout)["hosts"] == ["db1", "web*"]
+    assert "db1 web*" in service.psched("show", "backup").stdout
+    assert "db1 web*" in service.psched("list", "--columns", "key,hosts").stdout
+    exported = service.psched("export", "-").stdout
+    assert "hosts:\n    - db1\n    - web*\n" in exported.replace("'", "")
+    edited = service.psched("edit", "backup", "--host", "DB2")
+    assert "hosts" in edited.stdout
+    assert json.loads(service.psched("list", "--json").stdout)["hosts"] == ["db2"]
+    assert service.psched("edit", "backup", "--unset", "hosts").returncode == 0
+    assert json.loads(service.psched("list", "--json").stdout)["hosts"] is None
+    refused = service.psched("push", "k", "t", "{}", "--host", "a b")
+    assert refused.returncode == 1
+    assert "hosts: must be names or labels of hosts" in refused.stderr
+
+
+def test_check_warns_of_schedules_that_no_host_runs(service):
+    service.psched("add", "a", "report", "@daily", "--host", "db1")
+    service.psched("add", "b", "report", "@daily", "--host", "web*")
+    service.psched("add", "c", "report", "@daily", "--host", "eu")
+    beat(service, "web7", labels="eu")
+    warnings = [line for line in service.psched("check").stdout.splitlines() if "no host" in line]
+    assert warnings == ["  warning: no host that runs is db1, which some schedules name in hosts"]
+
+
+def test_a_host_runs_what_names_it_and_leaves_the_rest(service):
+    service.configure(host_name="db1", host_labels=["eu"])
+    for key, host in {"own": "db1", "label": "eu", "like": "d*", "other": "db2"}.items():
+        service.add(key, hosts=host)
+    service.start()
+    for key in ("own", "label", "like"):
+        service.wait_for_finish(key)
+    assert service.row("other").status == "waiting"
+    assert "only db2 may run it" in service.psched("why", "other").stdout
+    service.add("later", hosts=["d?1", "x"])
+    service.wait_for_finish("later")
