@@ -78,6 +78,7 @@ _SUBCOMMANDS = {
     ),
     "health": ("cli.daemon.masters:health", "Tell whether this host can run due tasks."),
     "hooks": ("cli.daemon.hooks:hooks", "List the hooks that are told about alerts, or test one."),
+    "hosts": ("cli.daemon.hosts:hosts", "List the hosts that run tasks."),
     "top": ("cli.top.command:top", "Show what runs now, and what is late, next or failed."),
     "web": (
         "web.command:web",

@@ -42,6 +42,28 @@ def test_check_warns_of_schedules_that_no_host_runs(service):
     assert warnings == ["  warning: no host that runs is db1, which some schedules name in hosts"]
 
 
+def test_hosts_are_listed_with_what_their_workers_tell(service):
+    assert service.psched("hosts").stdout == "No host: no worker has run in the last 7 days\n"
+    given = {"version": "9.9.9", "python": "3.13.0", "zone_data": "2026b", "clock_offset": -1500}
+    beat(service, "db1", "db1", labels="db eu", **given)
+    beat(service, "old", ended=0)
+    first, second = json.loads(service.psched("hosts", "--json").stdout)
+    assert first.pop("seen") <= second["seen"]
+    assert first == {
+        "name": "db1",
+        "workers": 2,
+        "labels": ["db", "eu"],
+        "version": "9.9.9",
+        "python": "3.13.0",
+        "zone_data": "2026b",
+        "clock": -1.5,
+    }
+    assert (second["name"], second["workers"]) == ("old", 0)
+    table = service.psched("hosts").stdout.splitlines()
+    assert [line.split()[0] for line in table] == ["HOST", "db1", "old"]
+    assert "gone" in table[2]
+
+
 def test_a_host_runs_what_names_it_and_leaves_the_rest(service):
     service.configure(host_name="db1", host_labels=["eu"])
     for key, host in {"own": "db1", "label": "eu", "like": "d*", "other": "db2"}.items():
