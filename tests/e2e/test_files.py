@@ -743,3 +743,47 @@ def test_cronjobs_of_two_clusters_never_meet(service):
     service.write("none.yml", "kind: Job\n")
     none = service.invoke("import-cronjobs", str(service.folder / "none.yml"), "--source", "a")
     assert (none.exit_code, none.stderr.endswith("none.yml: has no CronJob\n")) == (1, True)
+
+
+class TestHostsOfAnImport:
+    """What ran on one host goes on to run there; a schedule that exists keeps its hosts."""
+
+    @staticmethod
+    def hosts(service):
+        with service.schedules() as schedules:
+            return {each.key.rpartition(".")[2]: each.hosts for each in schedules.list()}
+
+    @staticmethod
+    def words(service, *words):
+        return (
+            *("import-crontab", str(service.folder / "tab"), "--user", "root"),
+            *("--service-user", "root", "--source", "db1", "--apply", *words),
+        )
+
+    def test_a_first_import_keeps_it_on_its_host(self, service):
+        service.write("tab", "0 1 * * * /bin/true one\n")
+        assert service.invoke(*self.words(service)).exit_code == 0
+        [(key, hosts)] = self.hosts(service).items()
+        assert hosts == ["db1"]
+        with service.schedules() as schedules:
+            [schedule] = schedules.list()
+            schedules.modify(schedule.key, hosts=["db*"])
+        service.write("tab", "0 2 * * * /bin/true one\n0 3 * * * /bin/true two\n")
+        assert service.invoke(*self.words(service)).exit_code == 0
+        found = self.hosts(service)
+        assert found.pop(key) == ["db*"]
+        assert [*found.values()] == [["db1"]]
+
+    def test_an_import_never_adds_hosts_to_what_runs_anywhere(self, service):
+        service.write("tab", "0 1 * * * /bin/true one\n")
+        assert service.invoke(*self.words(service, "--anywhere")).exit_code == 0
+        service.write("tab", "0 2 * * * /bin/true one\n0 3 * * * /bin/true two\n")
+        assert service.invoke(*self.words(service)).exit_code == 0
+        assert [*self.hosts(service).values()] == [None, None]
+
+    def test_the_name_of_this_host_is_that_of_its_configuration(self, service):
+        service.configure(host_name="configured")
+        service.write("tab", "0 1 * * * /bin/true one\n")
+        words = [word for word in self.words(service) if word not in {"--source", "db1"}]
+        assert service.invoke(*words, "--source", HOST).exit_code == 0
+        assert [*self.hosts(service).values()] == [["configured"]]

@@ -259,7 +259,7 @@ class Delivery:
             click.echo(one_line(f"{text}: {error}"), err=True)
             return None
         return [
-            Known(key, row.label, line_of(fields_of(row, settings)))
+            Known(key, row.label, line_of(fields_of(row, settings)), row.hosts)
             for key, row in sorted(rows.items())
         ]
 
@@ -294,6 +294,12 @@ class Delivery:
     show_default=True,
     help="The cron that reads the crontab: with busybox, % and \\ have no meaning in commands.",
 )
+@click.option(
+    "--anywhere",
+    is_flag=True,
+    help="Let every host run the new schedules. Default: only the host that the crontab belongs to,"
+    " unless an earlier import of it runs on every host.",
+)
 @any_user_option
 @click.option(
     "--run-as",
@@ -315,6 +321,7 @@ def import_crontab(
     system: bool,
     any_user: bool,
     run_as: bool,
+    anywhere: bool,
     delivery: Delivery,
 ) -> None:
     """Convert a crontab to a file of schedules for apply.
@@ -327,6 +334,9 @@ def import_crontab(
     FILE can be a copy. If another host runs one of the commands already, the command is refused. If
     that host is this one under an earlier name, give that name as --source; if both are to run it,
     give --also.
+
+    What ran on one host goes on to run there: new schedules have this host in their field hosts,
+    unless --anywhere is given. A schedule that exists keeps its hosts.
 
     If the crontab was imported before, the schedule of an edited line keeps its key, so that only
     the new version of the line runs. The former lines are those of the file that -o replaces, else
@@ -360,7 +370,11 @@ def import_crontab(
     content = content_of(file)
     crontab = parser.parse(content, system=is_system, dialect=dialect)
     made = convert(crontab, context, settings)
-    document = Document(origin.label, list(made.declarations))
+    own = {each.key: each.hosts for each in (*(stored or ()), *known) if origin.is_own(each)}
+    new = None
+    if settings.store_kind.keeps_lanes and not anywhere and (any(own.values()) or not own):
+        new = [(is_here and settings.host_name) or origin.source]
+    document = Document(origin.label, [*_placed(made.declarations, own, new)])
     remarks = [f"{file}:{each.line}: {each.text}" for each in made.remarks]
     remarks += _ignored(file, content, crontab, dialect, is_here=is_here)
     if lines := allowing_lines(made, home_of):
@@ -376,6 +390,17 @@ def import_crontab(
         stored=stored,
         is_copy=source is None and not _is_in_place(file),
     )
+
+
+def _placed(
+    declarations: Iterable[Mapping[str, Any]],
+    known: Mapping[str, Sequence[str] | None],
+    new: Sequence[str] | None,
+) -> Iterator[dict[str, Any]]:
+    """Yield the schedules with the hosts that they have, or with those of new ones."""
+    for each in declarations:
+        hosts = known.get(each["key"], new)
+        yield {**each} if hosts is None else {**each, "hosts": [*hosts]}
 
 
 def _service_user(name: str | None, *, run_as: bool) -> ServiceUser:
@@ -422,7 +447,7 @@ def _in_file(path: Path, settings: Config, track: Track) -> Sequence[Known]:
     """The schedules in a file that an earlier import has written."""
     documents = Reader(settings, now=CLOCK.wall, track=track).read([path])
     return [
-        Known(each["key"], document.label, line_of(each))
+        Known(each["key"], document.label, line_of(each), each.get("hosts"))
         for document in documents
         for each in document.schedules
     ]

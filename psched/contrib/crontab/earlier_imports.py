@@ -153,6 +153,7 @@ class Known(NamedTuple):
     key: str
     label: str | None  # the schedule's label; None if it has none
     line: Line  # the line of a crontab that it was made of, or could be
+    hosts: Sequence[str] | None = None  # where it runs; None for every host
 
     @property
     def source(self) -> str | None:
