@@ -408,7 +408,9 @@ class Store(Protocol):
         return Backlog()
 
     def lanes(self, most: int) -> Sequence[str]:
-        """The lanes that rows have or had, at most so many; see `psched.core.hosts`.
+        """The lanes of rows that wait or are leased, at most so many; see `psched.core.hosts`.
+
+        It may tell those of other rows, too.
 
         Without a definition of its own, a store tells none; `psched check` then cannot warn of
         lanes that no host serves.

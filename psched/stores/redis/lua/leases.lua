@@ -92,8 +92,19 @@ local time = redis.call('TIME')
 return {time[1], time[2], rows, expired, claimed, next_due or false, more and 1 or 0}
 
 --- lanes: no-writes,allow-oom
--- Returns the lanes that rows have or had, at most `most` of those between two texts. ARGV: the texts, most.
-return redis.call('ZRANGEBYLEX', LANES, '('..ARGV[1], '('..ARGV[2], 'LIMIT', 0, ARGV[3])
+-- Returns the lanes of rows that wait or are leased, at most `most` of those between two texts. ARGV: the
+-- texts, most.
+local after, before, most = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local found, size = {}, PAGE
+while size == PAGE do
+  local page = redis.call('ZRANGEBYLEX', LANES, '('..after, '('..before, 'LIMIT', 0, PAGE)
+  size, after = #page, page[#page]
+  for _, lane in ipairs(page) do
+    if redis.call('EXISTS', lane_key(lane)) == 1 then found[#found + 1] = lane end
+    if #found == most then return found end
+  end
+end
+return found
 
 --- backlog: no-writes,allow-oom
 -- Counts the due rows. ARGV: the most rows to count, the number of lanes and the lanes of the

@@ -194,7 +194,11 @@ end
 local function set_lane(key, before, lane)
   if before == lane then return end
   if before then redis.call('ZREM', lane_key(before), key) end
-  if not lane then return end
+  if not lane then
+    -- The searches for rows without a lane may have passed over it.
+    redis.call('HDEL', INFO, 'passed')
+    return
+  end
   redis.call('ZADD', LANES, 0, lane)
   local due = redis.call('ZSCORE', DUE, key)
   if due then redis.call('ZADD', lane_key(lane), due, key) end
@@ -325,17 +329,38 @@ local MOST_READ, PAGE = 50000, 500
 -- does not know the field `passed` can meanwhile add a row with an earlier time.
 local PASSED_FOR = 60
 
--- Returns a function that tells whether a due row can be claimed, given its key and the set in which it
--- was found; and whether it is passed over by every claim from that set for now.
-local function chooser(types, paused)
+-- Whether a row that was found in a set belongs there, given its lane and its score in the set. A version of
+-- psched that does not know lanes, and which still runs beside, changes the set DUE alone: so that set is
+-- right, and the row's entry in the set of its lane is mended if the script may write.
+local function belongs(key, set, lane, score, writes)
+  if set == DUE then
+    if lane and writes and redis.call('ZSCORE', lane_key(lane), key) ~= score then
+      redis.call('ZADD', LANES, 0, lane)
+      redis.call('ZADD', lane_key(lane), score, key)
+    end
+    return not lane
+  end
+  local due = redis.call('ZSCORE', DUE, key)
+  if due == score and lane and lane_key(lane) == set then return true end
+  if writes and due and lane and lane_key(lane) == set then
+    redis.call('ZADD', set, due, key)
+  elseif writes then
+    redis.call('ZREM', set, key)
+  end
+  return false
+end
+
+-- Returns a function that tells whether a due row can be claimed, given its key, the set in which it was
+-- found, and its score there; and whether it is passed over by every claim from that set for now.
+local function chooser(types, paused, writes)
   local wanted = {}
   for _, kind in ipairs(types) do wanted[kind] = true end
   local holds = redis.call('ZCOUNT', HOLDS, '('..integer(now), '+inf') > 0
-  return function(key, set)
+  return function(key, set, score)
     local row = redis.pcall('HMGET', row_key(key), 'type', 'lane')
     if row.err then return not (holds and is_held(key)), false end
     local kind = row[1] or 'default'
-    local passed = paused and paused[kind] or set == DUE and row[2]
+    local passed = not belongs(key, set, row[2], score, writes) or paused and paused[kind]
     local takes = #types == 0 or wanted[kind]
     return takes and not passed and not (holds and is_held(key)), passed
   end, holds
@@ -353,7 +378,7 @@ local function due_keys(most, types, lanes, remembers)
   local paused, ends = paused_types()
   if paused == true then return {}, false end
   local has_lanes = redis.call('EXISTS', LANES) == 1
-  local can_claim, holds = chooser(types, paused)
+  local can_claim, holds = chooser(types, paused, remembers)
   if #types == 0 and not paused and not holds and not has_lanes then
     return redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', 0, most), false
   end
@@ -368,7 +393,7 @@ local function due_keys(most, types, lanes, remembers)
       local page = redis.call('ZRANGEBYSCORE', set, first, integer(now), 'WITHSCORES', 'LIMIT', offset, PAGE)
       size, offset = #page / 2, offset + PAGE
       for i = 1, #page, 2 do
-        local takes, is_passed = can_claim(page[i], set)
+        local takes, is_passed = can_claim(page[i], set, page[i + 1])
         local score = math.floor(tonumber(page[i + 1]))
         if only_passed and time and score > time and time < now then passed = time end
         time, only_passed = score, only_passed and is_passed
