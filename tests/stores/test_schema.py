@@ -1,6 +1,7 @@
 """Tests of creating and upgrading the table, and of errors for a newer or missing table."""
 
 import contextlib
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -134,17 +135,21 @@ def test_an_older_table_is_upgraded_in_place_and_its_rows_stay(open_store, sql, 
 
 def test_a_table_without_the_parts_for_listings_is_used_and_completed(open_store, database, sql):
     """They have no version: psched before and after works on the table with and without them."""
-    open_store().add([Row(key="before", next_run_time=9, label="reports")], nonce="n")
+    here = socket.gethostname().lower()
+    rows = [Row(key=f"{lane}", next_run_time=9, lane=lane) for lane in (here, "other")]
+    rows.append(Row(key="before", next_run_time=9, label="reports"))
+    open_store().add(rows, nonce="n")
     where = " ON {table}" if database.kind == "mariadb" else ""
     for index in ("type", "label", "status", "lane"):
         sql(f"DROP INDEX psched_{index}{where}")
     store = open_store()
-    assert [row.key for row in store.rows(Selection(types=frozenset({"default"})))] == ["before"]
+    assert [row.key for row in store.rows(Selection(types=frozenset({"default"})))] == [
+        each.key for each in sorted(rows, key=lambda row: row.key)
+    ]
     assert [row.key for row in store.rows(Selection(labels=frozenset({"reports"})))] == ["before"]
     assert [*store.rows(Selection(labels=frozenset({"others"})))] == []
-    assert [
-        row.key for row in store.claim("w.1", limit=10, alive_time=60, shortest=6, horizon=0).rows
-    ] == ["before"]
+    claimed = store.claim("w.1", limit=10, alive_time=60, shortest=6, horizon=0).rows
+    assert {row.key for row in claimed} == {"before", here}
 
     assert sorted(open_store().init()) == [
         "added index psched_label",
@@ -156,7 +161,7 @@ def test_a_table_without_the_parts_for_listings_is_used_and_completed(open_store
     sql("INSERT INTO {table} (id, label) VALUES ('by SQL', 'reports')")
     store.add([Row(key="then", next_run_time=9, label="reports")], nonce="n")
     listed = store.rows(Selection(labels=frozenset({"reports"})))
-    assert [row.key for row in listed] == ["by SQL", "before", "then"]
+    assert [row.key for row in listed] == ["by SQL", "then", "before"]  # which is leased
 
 
 def test_options_that_are_no_text_can_be_written_and_quarantined(store, database, sql):

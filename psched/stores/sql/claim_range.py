@@ -257,7 +257,7 @@ _LONGEST_REST = 60.0
 
 @dataclass(slots=True)
 class _Backlog:
-    """Many due rows of paused types.
+    """Many due rows of paused types, and those of other hosts among them.
 
     Attributes:
         held_back: the rules when the backlog was found.
@@ -398,8 +398,11 @@ class PassingOver:
             return None
         values = {"until": found.now, "limit": _BACKLOG}
         rows = self._query(self._sql.first_overdue, values)
-        paused = sum(found.everything or type_ in found.types for *_, type_ in rows)
-        if len(rows) < _BACKLOG or paused < _NEARLY_ALL * _BACKLOG:
+        passed_over = sum(
+            found.everything or type_ in found.types or not self._serves(lane)
+            for *_, type_, lane in rows
+        )
+        if len(rows) < _BACKLOG or passed_over < _NEARLY_ALL * _BACKLOG:
             return None
         passed = found.now - _PASSED_SLACK
         return _Backlog(held_back=found, passed=passed, until=passed)
@@ -414,9 +417,9 @@ class PassingOver:
             values |= dict(zip(("time", "id"), backlog.place, strict=True))
         rows, keys = self._query(statement, values), list[str]()
         is_last = len(rows) < backlog.size
-        for count, (place, time, key, type_) in enumerate(rows, 1):
+        for count, (place, time, key, type_, lane) in enumerate(rows, 1):
             backlog.place = time, place
-            if self._takes(backlog, type_):
+            if self._takes(backlog, type_, lane):
                 keys.append(key)
             if len(keys) == limit:
                 is_last &= count == len(rows)
@@ -435,10 +438,14 @@ class PassingOver:
         Plain SQL inserts rows that have been due for ever: their ``next_run_time`` is 0.
         """
         rows = self._query(self._sql.first_overdue, {"until": backlog.passed, "limit": _FIRST})
-        return [key for *_, key, type_ in rows if self._takes(backlog, type_)][:limit]
+        return [key for *_, key, type_, lane in rows if self._takes(backlog, type_, lane)][:limit]
 
-    def _takes(self, backlog: _Backlog, type_: str) -> bool:
-        return type_ not in backlog.held_back.types and (not self._only or type_ in self._only)
+    def _takes(self, backlog: _Backlog, type_: str, lane: str | None) -> bool:
+        is_paused = type_ in backlog.held_back.types
+        return not is_paused and (not self._only or type_ in self._only) and self._serves(lane)
+
+    def _serves(self, lane: str | None) -> bool:
+        return lane is None or lane in self._sql.served[0]
 
     def _choose_size(self, backlog: _Backlog, took: float) -> None:
         if took > 2 * _SLICE_TIME:

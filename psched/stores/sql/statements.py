@@ -99,7 +99,7 @@ class Statements:
 
     The names of the table and of ``<table>_info`` are quoted already. If ``only`` is not empty,
     only rows of these types are claimed. Those of a host are claimed after `serve` has named its
-    lanes.
+    lanes. ``lane_index`` is the quoted name of the index of lanes.
     """
 
     def __init__(
@@ -109,6 +109,7 @@ class Statements:
         only: Sequence[str] = (),
         *,
         info: str,
+        lane_index: str,
     ) -> None:
         now = dialect.now_floor
         columns = ", ".join(dialect.payload.format(c) if c in _PAYLOADS else c for c in COLUMNS)
@@ -131,8 +132,12 @@ class Statements:
         self.rights = rights_on(table, "id", "version")
         self._unpaused = unpaused(info, dialect)
         self._build = partial(self._build_claims, table, columns, dialect, only)
-        self.lanes: Sequence[str] = ()
-        self._build(self.lanes)
+        by_index = dialect.by_index.format(lane_index)
+        self._lane_index = table + by_index
+        self.lane_probe = (
+            text(f"SELECT 1 FROM {self._lane_index} WHERE 1 = 0") if by_index else None
+        )
+        self.serve((), indexed=False)
         # Which lanes there are, one after the other; see `psched.stores.lanes`.
         self.any_lane = text(f"SELECT MIN(lane) FROM {table}")
         self.next_lane = text(
@@ -149,7 +154,9 @@ class Statements:
         columns: str,
         dialect: Dialect,
         only: Sequence[str],
+        *,
         lanes: Sequence[str],
+        source: str | None,
     ) -> None:
         now, ahead = dialect.now_floor, dialect.integer.format(":horizon")
         self._place = dialect.place
@@ -160,7 +167,7 @@ class Statements:
         ours += self._unpaused
         types |= {f"lane{i}": lane for i, lane in enumerate(lanes)}
         self._types = types
-        served = _Served(table, len(lanes), dialect.lane_order)
+        served = _Served(table, len(lanes), dialect, source)
         # See `psched.stores.sql.claim_range`.
         after = dialect.after.format(
             "next_run_time",
@@ -196,8 +203,8 @@ class Statements:
         )
         # `psched.stores.sql.claim_range` reads the due rows slice by slice with these.
         slice_ = (
-            f"SELECT {dialect.payload.format('id')}, next_run_time, id, type FROM {table} WHERE"
-            f" next_run_time <= {dialect.integer.format(':until')}"
+            f"SELECT {dialect.payload.format('id')}, next_run_time, id, type, lane FROM {table}"
+            f" WHERE next_run_time <= {dialect.integer.format(':until')}"
         )
         in_time = "ORDER BY next_run_time, id LIMIT :limit"
         key = dialect.text.format(":id")
@@ -358,10 +365,14 @@ class Statements:
         self._remove = f"DELETE FROM {table} WHERE "
         self._all_or_fail = dialect.all_or_fail
 
-    def serve(self, lanes: Sequence[str]) -> None:
-        """From now on, claim the rows of these lanes besides those of every host."""
-        self.lanes = lanes
-        self._build(lanes)
+    def serve(self, lanes: Sequence[str], *, indexed: bool) -> None:
+        """From now on, claim the rows of these lanes besides those of every host.
+
+        Without ``indexed``, the rows are found in the index of times, as is best while no row has a
+        lane.
+        """
+        self.served = lanes, indexed
+        self._build(lanes=lanes, source=self._lane_index if indexed else None)
 
     def select(self, keys: Sequence[str]) -> Request:
         """A request that reads the rows with these keys."""
@@ -450,20 +461,25 @@ def _lease_end(dialect: Dialect) -> str:
 class _Served:
     """Builds queries for rows that one host runs, in the order in which they fall due.
 
-    Each lane is a range of the index of lanes.
+    Each lane is a range of the index of lanes. If ``source``, the table read by this index, is
+    None, they read the index of times instead.
     """
 
-    def __init__(self, table: str, lanes: int, order: str) -> None:
+    def __init__(self, table: str, lanes: int, dialect: Dialect, source: str | None) -> None:
         self._table = table
-        self._order = order
-        self._lanes = ["lane IS NULL", *(f"lane = :lane{i}" for i in range(lanes))]
         # It uses no index, because it is for rows that are named by their keys. No lane is '*'.
         named = ", ".join(("'*'", *(f":lane{i}" for i in range(lanes))))
         self.condition = f"COALESCE(lane, '*') IN ({named})"
+        if source is None:
+            self._source, self._order = table, "next_run_time, id"
+            self._lanes: Sequence[str] = [self.condition if lanes else dialect.no_lane]
+        else:
+            self._source, self._order = source, dialect.lane_order
+            self._lanes = ["lane IS NULL", *(f"lane = :lane{i}" for i in range(lanes))]
 
     def _of_each(self, columns: str, condition: str, end: str) -> Sequence[str]:
         return [
-            f"SELECT {columns} FROM {self._table} WHERE {lane} AND {condition}"
+            f"SELECT {columns} FROM {self._source} WHERE {lane} AND {condition}"
             f" ORDER BY {self._order} LIMIT {end}"
             for lane in self._lanes
         ]

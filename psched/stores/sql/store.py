@@ -58,7 +58,7 @@ from psched.stores.sql.claims import (
 from psched.stores.sql.conditions import Request
 from psched.stores.sql.connector import one_request
 from psched.stores.sql.dialects.callers_transaction import JoinedTransaction, callers_connection
-from psched.stores.sql.errors import refusing_data
+from psched.stores.sql.errors import UnsupportedStatementError, refusing_data
 from psched.stores.sql.history import InsertRecords
 from psched.stores.sql.pauses import SqlPauses
 from psched.stores.sql.schema import Schema
@@ -84,8 +84,9 @@ class SqlStore(TableStore[Statements]):
         super().__init__(settings, clock=clock, rng=rng)
         dialect = self._connector.dialect
         self._schema = Schema(self._table, dialect)
-        quoted, info = map(self._connector.quote, (self._table, f"{self._table}_info"))
-        self._plain_sql = Statements(quoted, dialect, settings.only, info=info)
+        names = self._table, f"{self._table}_info", f"{self._table}_lane"
+        quoted, info, index = map(self._connector.quote, names)
+        self._plain_sql = Statements(quoted, dialect, settings.only, info=info, lane_index=index)
         self.pauses = SqlPauses(self._table, self._connector)
         self.holds = self.announcements = self.recorded_changes = self
         self._pack = partial(compress, above=settings.compress_above, form=dialect.packed)
@@ -228,9 +229,21 @@ class SqlStore(TableStore[Statements]):
 
     def _serve_lanes(self) -> None:
         """Let the statements find the rows of this host's lanes, if it is time to look."""
+        if not self._lanes.is_to_look:
+            return
         lanes = self._lanes.look()
-        if lanes != self._sql.lanes:
-            self._sql.serve(lanes)
+        indexed = bool(lanes) and self._has_lane_index()
+        if (lanes, indexed) != self._sql.served:
+            self._sql.serve(lanes, indexed=indexed)
+
+    def _has_lane_index(self) -> bool:
+        """Whether a claim can read the index of lanes, which `psched init` adds to a table."""
+        if self._sql.lane_probe is not None:
+            try:
+                self._query(self._sql.lane_probe, {})
+            except UnsupportedStatementError:
+                return False
+        return True
 
     @override
     def lanes(self, most: int) -> Sequence[str]:

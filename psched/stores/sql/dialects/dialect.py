@@ -68,6 +68,10 @@ class Dialect:
             so that the planner uses the index of times and keys.
         lane_order: the columns of an ORDER BY that sorts rows of one lane by time and key. It is
             written so that the planner uses the index of lanes, times and keys.
+        no_lane: an SQL condition for rows of every host. It is written so that the planner uses the
+            index of times, as long as no row has a lane.
+        by_index: what follows the name of a table, so that the planner uses this index only; empty
+            if it needs no such help.
         place: the column by which the database finds a row fastest. After a row was deleted,
             another row can get the same value, so statements must compare the key besides.
         read_only: an SQL condition that is true if the server is a replica. psched must not write
@@ -147,6 +151,8 @@ class Dialect:
     within_index: tuple[str, str]
     rest_order: str
     lane_order: str = "next_run_time, id"
+    no_lane: str = "lane IS NULL"
+    by_index: str = ""
     place: str
     read_only: str
     server: str

@@ -99,6 +99,7 @@ _ERROR_KINDS: Mapping[int, ErrorKind] = {
     ),
     1062: ErrorKind.DUPLICATE,
     1064: ErrorKind.UNSUPPORTED,  # syntax error
+    1176: ErrorKind.UNSUPPORTED,  # the table lacks the index that a statement names
     1235: ErrorKind.UNSUPPORTED,  # the server's version does not support the statement
     1665: ErrorKind.MISCONFIGURED,  # binlog_format = STATEMENT forbids READ COMMITTED
 }
@@ -305,6 +306,10 @@ MYSQL = Dialect(
     # If it were an equality, MariaDB would read all rows with the value from the last one on.
     within_index=("{0} >= {1} AND {0} <= {1}", "{0} DESC, "),
     rest_order="id",
+    # For lane IS NULL, MariaDB would read the index of lanes from the first row without a lane on,
+    # so all rows without a time, and with this index forced, it begins at the first time.
+    no_lane="COALESCE(lane, '*') = '*'",
+    by_index=" FORCE INDEX ({})",
     place="id",
     # Depending on the server's version, the variable is a number or a word, so both are compared.
     # The session's variable need not be read, because writes in a read-only session fail.
