@@ -32,6 +32,9 @@ from psched.stores.sql.tables import (
 LABELS_LENGTH = 512
 """The most characters of the labels of a host."""
 
+VERSION_LENGTH = 64
+"""The most characters of a version: one built from a commit is long, as 1.2.0.dev3+g0b6c37d8."""
+
 
 def _table(name: str, *parts: SchemaItem) -> Table:
     return Table(name, MetaData(), *parts, **OPTIONS)
@@ -109,8 +112,8 @@ def _workers(name: str) -> Table:
         Column("clock_offset", seconds()),
         Column("zone_data", plain_text(STATUS_LENGTH)),
         Column("labels", plain_text(LABELS_LENGTH)),
-        Column("version", plain_text(STATUS_LENGTH)),
-        Column("python", plain_text(STATUS_LENGTH)),
+        Column("version", plain_text(VERSION_LENGTH)),
+        Column("python", plain_text(VERSION_LENGTH)),
         Index(f"{name}_seen", "seen"),
     )
 

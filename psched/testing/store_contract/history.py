@@ -575,7 +575,7 @@ _WORKER = WorkerRecord(
     clock_offset=-86_400_123,
     zone_data="2026b",
     labels=" ".join(["l" * 63] * 7),
-    version="10.20.30",
+    version="10.20.30.dev40+g0b6c37d8.d20260130",
     python="3.13.0",
 )
 
