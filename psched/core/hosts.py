@@ -30,7 +30,7 @@ LOOK_INTERVAL = 5.0
 """Seconds after which a worker looks again which lanes there are."""
 
 MOST_PATTERNS = 200
-"""The most lanes of several names and of patterns that a look reads."""
+"""The most lanes of several names and of patterns that a look reads; the next one continues."""
 
 PATTERNS = ("*", "+")
 """The lanes of several names, and of patterns, lie between these two texts: '+' follows '*'."""

@@ -5,7 +5,14 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from psched.base.clock import Clock
-from psched.core.hosts import LOOK_INTERVAL, lanes_served, too_many_lanes
+from psched.core.hosts import (
+    LOOK_INTERVAL,
+    MOST_PATTERNS,
+    PATTERNS,
+    lanes_served,
+    serves,
+    too_many_lanes,
+)
 
 _log = logging.getLogger("psched.worker")
 
@@ -17,7 +24,8 @@ class Lanes:
 
     Args:
         names: the name and the labels of the host.
-        patterns: reads the lanes of several names and of patterns; None if no row has any lane.
+        patterns: reads lanes of several names and of patterns, the first `MOST_PATTERNS` that come
+            after a text; None if no row has any lane.
         clock: tells when to look again.
 
     Attributes:
@@ -25,13 +33,18 @@ class Lanes:
     """
 
     def __init__(
-        self, names: Sequence[str], patterns: Callable[[], Sequence[str] | None], clock: Clock
+        self, names: Sequence[str], patterns: Callable[[str], Sequence[str] | None], clock: Clock
     ) -> None:
         self._names = names
         self._patterns = patterns
         self._clock = clock
         self._next_look = -inf
         self._told: Sequence[str] = ()
+        # Where the next look continues, the lanes of this host that were found since the beginning,
+        # and those of the last time that all were read.
+        self._after = PATTERNS[0]
+        self._found: Sequence[str] = ()
+        self._known: Sequence[str] = ()
         self.served: Sequence[str] = ()
 
     @property
@@ -43,11 +56,20 @@ class Lanes:
         """The lanes; find them if a look is due."""
         if not self.is_to_look:
             return self.served
-        patterns = self._patterns()
+        patterns = self._patterns(self._after)
         left: Sequence[str] = ()
         self.served = ()
+        self._found = [
+            *self._found,
+            *(lane for lane in patterns or () if serves(self._names, lane)),
+        ]
+        if patterns is not None and len(patterns) == MOST_PATTERNS:
+            self._after = patterns[-1]
+        else:
+            self._after, self._known, self._found = PATTERNS[0], self._found, ()
         if patterns is not None:
-            self.served, left = lanes_served(self._names, patterns)
+            found = sorted({*self._known, *self._found})
+            self.served, left = lanes_served(self._names, found)
         self._next_look = self._clock.monotonic() + LOOK_INTERVAL
         if left and left != self._told:
             _log.error("%s", too_many_lanes(self._names[0], left))

@@ -8,7 +8,7 @@ import pytest
 from psched.base.errors import ConfigError, InvalidError
 from psched.config import from_mapping
 from psched.core.declare import declare, redeclare
-from psched.core.hosts import LOOK_INTERVAL, MOST_LANES, hosts_of, lane_of, serves
+from psched.core.hosts import LOOK_INTERVAL, MOST_LANES, MOST_PATTERNS, hosts_of, lane_of, serves
 from psched.core.operations.rescheduled import changes_of
 from psched.stores.lanes import Lanes
 from psched.testing import ManualClock
@@ -96,7 +96,7 @@ def test_a_wrong_name_or_too_many_labels_are_refused(wrong):
 
 def test_a_host_looks_for_its_lanes_now_and_then():
     clock, there = ManualClock(), []
-    lanes = Lanes(("db1", "eu"), lambda: there.pop(0), clock)
+    lanes = Lanes(("db1", "eu"), lambda _after: there.pop(0), clock)
     there[:] = [None, ["*web*", "*d*"]]
     assert lanes.look() == ()
     assert lanes.look() == ()
@@ -105,10 +105,32 @@ def test_a_host_looks_for_its_lanes_now_and_then():
     assert there == []
 
 
+def test_a_host_finds_its_lanes_among_very_many_of_others():
+    """Each look reads some of them; what was found before is served meanwhile."""
+    clock = ManualClock()
+    others = [f"*a{i:04} b" for i in range(2 * MOST_PATTERNS)]
+    there = sorted(["*a0* a", *others, "*db1 db2", "*zz"])
+    lanes = Lanes(
+        ("db1",), lambda after: [lane for lane in there if lane > after][:MOST_PATTERNS], clock
+    )
+    for _ in range(3):
+        lanes.look()
+        clock.sleep(LOOK_INTERVAL)
+    assert lanes.served == ["db1", "*db1 db2"]
+    for _ in range(2):
+        assert lanes.look() == ["db1", "*db1 db2"]
+        clock.sleep(LOOK_INTERVAL)
+    there.remove("*db1 db2")
+    for _ in range(4):
+        lanes.look()
+        clock.sleep(LOOK_INTERVAL)
+    assert lanes.served == ["db1"]
+
+
 def test_a_host_with_too_many_lanes_says_once_which_it_does_not_serve(caplog):
     clock = ManualClock()
     patterns = [f"*d{'?' * i}*" for i in range(MOST_LANES)]
-    lanes = Lanes(("db1" + "x" * 20,), lambda: patterns, clock)
+    lanes = Lanes(("db1" + "x" * 20,), lambda _after: patterns, clock)
     with caplog.at_level(logging.ERROR):
         assert len(lanes.look()) == MOST_LANES
         clock.sleep(LOOK_INTERVAL)

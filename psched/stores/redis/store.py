@@ -233,9 +233,9 @@ class RedisStore(Store):
         lanes = [*map(encoding.text, self._lanes.look())]
         return (len(lanes), *lanes, *self._only)
 
-    def _pattern_lanes(self) -> Sequence[str]:
-        """The lanes of several names and of patterns."""
-        return self._lanes_between(*PATTERNS, MOST_PATTERNS)
+    def _pattern_lanes(self, after: str) -> Sequence[str]:
+        """Lanes of several names and of patterns that come next."""
+        return self._lanes_between(after, PATTERNS[1], MOST_PATTERNS)
 
     @override
     def lanes(self, most: int) -> Sequence[str]:

@@ -249,11 +249,11 @@ class SqlStore(TableStore[Statements]):
     def lanes(self, most: int) -> Sequence[str]:
         return self._lanes_between("", AFTER_LANES, most)
 
-    def _pattern_lanes(self) -> Sequence[str] | None:
-        """The lanes of several names and of patterns; None if no row has any lane."""
+    def _pattern_lanes(self, after: str) -> Sequence[str] | None:
+        """Lanes of several names and of patterns that come next; None if no row has any lane."""
         if self._query(self._sql.any_lane, {})[0][0] is None:
             return None
-        return self._lanes_between(*PATTERNS, MOST_PATTERNS)
+        return self._lanes_between(after, PATTERNS[1], MOST_PATTERNS)
 
     def _lanes_between(self, after: str, before: str, most: int) -> Sequence[str]:
         """The lanes between two texts: one step of their index each, whatever the rows of it."""
