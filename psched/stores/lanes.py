@@ -27,17 +27,24 @@ class Lanes:
         patterns: reads lanes of several names and of patterns, the first `MOST_PATTERNS` that come
             after a text; None if no row has any lane.
         clock: tells when to look again.
+        waits: whether a row of a lane waits or is leased, so that others need no place among the
+            lanes of a host; by default all do.
 
     Attributes:
         served: the lanes.
     """
 
     def __init__(
-        self, names: Sequence[str], patterns: Callable[[str], Sequence[str] | None], clock: Clock
+        self,
+        names: Sequence[str],
+        patterns: Callable[[str], Sequence[str] | None],
+        clock: Clock,
+        waits: Callable[[str], bool] | None = None,
     ) -> None:
         self._names = names
         self._patterns = patterns
         self._clock = clock
+        self._waits = waits
         self._next_look = -inf
         self._told: Sequence[str] = ()
         # Where the next look continues, the lanes of this host that were found since the beginning,
@@ -70,6 +77,8 @@ class Lanes:
         if patterns is not None:
             found = sorted({*self._known, *self._found})
             self.served, left = lanes_served(self._names, found)
+            if left and self._waits is not None:
+                self.served, left = lanes_served(self._names, filter(self._waits, found))
         self._next_look = self._clock.monotonic() + LOOK_INTERVAL
         if left and left != self._told:
             _log.error("%s", too_many_lanes(self._names[0], left))

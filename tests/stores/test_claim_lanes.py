@@ -2,6 +2,7 @@
 
 import pytest
 
+from psched.core.hosts import MOST_LANES
 from psched.core.model import Row
 from psched.core.operations.pauses import PauseRule
 from support.stores import store_factory
@@ -63,3 +64,11 @@ def test_paused_rows_are_passed_over_although_another_host_leaves_older_ones(hos
     fill(host, other=(PAUSED, 900, "web", "db2"), paused=(PAUSED, 800, "mail", "db1"))
     assert claims(host, 3) == []
     assert not host._claim_strategy().is_quick
+
+
+def test_lanes_whose_rows_have_all_ended_take_no_place_of_others(host):
+    ended = [Row(key=f"{i}", status="finished", lane=f"*{'*' * i}db*") for i in range(MOST_LANES)]
+    host.add(ended, nonce="n")
+    fill(host, mine=(1, 700, "web", "*db1 x"))
+    assert claims(host, 1) == ["mine0"]
+    assert host.lanes(100) == ["*db1 x"]

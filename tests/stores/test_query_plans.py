@@ -141,6 +141,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     "backlog": lambda c: (c.sql.backlog, {"limit": LIMIT, **EVERYWHERE.values}),
     "any_lane": lambda c: (c.sql.any_lane, {}),
     "next_lane": lambda c: (c.sql.next_lane, dict(zip(("after", "before"), PATTERNS, strict=True))),
+    "lane_waits": lambda c: (c.sql.lane_waits, {"lane": "gone", "ever": AT_ANY_TIME}),
     "held": lambda c: (c.sql.held, {"owner": c.held[0].owner}),
     "dead": lambda c: (c.sql.dead, {**DEAD, "alive_time": 60}),
     "claim_unlocked": lambda c: (

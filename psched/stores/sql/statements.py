@@ -143,6 +143,9 @@ class Statements:
         self.next_lane = text(
             f"SELECT MIN(lane) FROM {table} WHERE lane > :after AND lane < :before"
         )
+        self.lane_waits = text(
+            f"SELECT 1 FROM {table} WHERE lane = :lane AND next_run_time > :ever LIMIT 1"
+        )
         self._build_holds(table, lease_end, dialect)
         self._build_quarantine(table, dialect)
         self._build_definition(table, dialect)

@@ -95,7 +95,7 @@ class SqlStore(TableStore[Statements]):
         announce = dialect.announce
         self._announcement = None if announce is None else announce.format(self._channel)
         self._history_of = partial(history_setting, settings=settings)
-        self._lanes = Lanes(settings.host_names, self._pattern_lanes, clock)
+        self._lanes = Lanes(settings.host_names, self._pattern_lanes, clock, self._waits)
         self._wanted_strategy, self._only = settings.claim_strategy, settings.only
         self._strategy: PassingOver | None = None
         self._is_checked = False
@@ -247,7 +247,11 @@ class SqlStore(TableStore[Statements]):
 
     @override
     def lanes(self, most: int) -> Sequence[str]:
-        return self._lanes_between("", AFTER_LANES, most)
+        return [*filter(self._waits, self._lanes_between("", AFTER_LANES, most))]
+
+    def _waits(self, lane: str) -> bool:
+        """Whether a row of this lane waits or is leased, and does not rest."""
+        return bool(self._query(self._sql.lane_waits, {"lane": lane, "ever": AT_ANY_TIME}))
 
     def _pattern_lanes(self, after: str) -> Sequence[str] | None:
         """Lanes of several names and of patterns that come next; None if no row has any lane."""
