@@ -161,7 +161,9 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     "insert": lambda c: c.sql.insert([Row(key=f"new{i}") for i in range(LIMIT)], "nonce"),
     "replace": lambda c: (
         c.sql.replace,
-        dict.fromkeys(("type", "data", "cron", "timezone", "options", "label", "lane", "run_as", "reason"))
+        dict.fromkeys(
+            ("type", "data", "cron", "timezone", "options", "label", "lane", "run_as", "reason")
+        )
         | dict.fromkeys(("delay", "next_time", "next_run_time", "attempt", "alive_time"), 0)
         | dict.fromkeys(("created_at", "retain_until"), 0)
         | {"id": c.key, "type": "t", "status": "waiting", "seen_version": 1, "seen_fence": 0}
