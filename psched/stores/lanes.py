@@ -16,6 +16,9 @@ from psched.core.hosts import (
 
 _log = logging.getLogger("psched.worker")
 
+_SHARE = 100
+"""A look takes at most one part in so many of the time."""
+
 
 class Lanes:
     """The lanes of one host besides NULL, looked up now and then.
@@ -63,6 +66,7 @@ class Lanes:
         """The lanes; find them if a look is due."""
         if not self.is_to_look:
             return self.served
+        began = self._clock.monotonic()
         patterns = self._patterns(self._after)
         left: Sequence[str] = ()
         self.served = ()
@@ -79,7 +83,9 @@ class Lanes:
             self.served, left = lanes_served(self._names, found)
             if left and self._waits is not None:
                 self.served, left = lanes_served(self._names, filter(self._waits, found))
-        self._next_look = self._clock.monotonic() + LOOK_INTERVAL
+        # A table to which `psched init` has not added the index of lanes is read as a whole.
+        took = self._clock.monotonic() - began
+        self._next_look = began + took + max(LOOK_INTERVAL, took * _SHARE)
         if left and left != self._told:
             _log.error("%s", too_many_lanes(self._names[0], left))
         self._told = left

@@ -393,7 +393,9 @@ class TestWhatCannotBeRecorded:
         monkeypatch.syspath_prepend(EXAMPLES)
         from filestore import FileStore  # noqa: PLC0415
 
-        own = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())
+        own = SimpleNamespace(
+            store={"path": str(tmp_path / "schedules.json")}, only=(), host_names=()
+        )
         store = FileStore(own, clock=SystemClock(), rng=random.Random())  # noqa: S311
         store.init()
         schedules = ScheduleCollection(store, settings, clock=SystemClock(), draw_nonce=str)

@@ -221,7 +221,7 @@ def file_store(request):
     exec(compile(path.read_text(), str(path), "exec"), scope)  # noqa: S102  # our own example
 
     def make(path):
-        settings = SimpleNamespace(store={"path": str(path)}, only=())
+        settings = SimpleNamespace(store={"path": str(path)}, only=(), host_names=())
         return scope["FileStore"](settings, clock=SystemClock(), rng=random.Random())  # noqa: S311
 
     return make

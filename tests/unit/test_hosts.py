@@ -105,6 +105,22 @@ def test_a_host_looks_for_its_lanes_now_and_then():
     assert there == []
 
 
+def test_a_look_that_takes_long_is_rare():
+    clock, looks = ManualClock(), []
+
+    def slow(_after):
+        looks.append(clock.monotonic())
+        clock.sleep(2)
+        return []
+
+    lanes = Lanes(("db1",), slow, clock)
+    for _ in range(450):
+        lanes.look()
+        clock.sleep(1)
+    assert len(looks) == 3
+    assert looks[1] - looks[0] >= 200
+
+
 def test_a_host_finds_its_lanes_among_very_many_of_others():
     """Each look reads some of them; what was found before is served meanwhile."""
     clock = ManualClock()
