@@ -16,6 +16,7 @@ from typing import Any
 
 import harness
 from harness import KINDS, LATER, LEASE
+from psched.core.hosts import MOST_LANES
 from psched.core.model import WAITING, Settlement
 from support.stores import make_store
 
@@ -27,12 +28,18 @@ CLAIMS = 50
 TAKEN = 20
 """Rows that each takes."""
 
+NAMES = [f"host{number}" for number in range(MOST_LANES)]
+"""The name and the labels of the host that claims, so as many lanes as a host can have."""
+
 
 def main() -> None:
     """Measure, and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--databases", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
+    parser.add_argument(
+        "--hosts", type=int, default=0, help="measure also tables whose rows are for so many hosts"
+    )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--folder", help="where the databases are made, and removed again")
     given = parser.parse_args()
@@ -41,53 +48,63 @@ def main() -> None:
         Path(folder).chmod(0o711)  # a server that refuses to be root is another user
         for kind in given.databases:
             with harness.database(kind, Path(folder)) as url:
-                found[kind] = measured(kind, url, given.sizes, given.runs)
+                found[kind] = measured(kind, url, given.sizes, given.hosts, given.runs)
     host = {"python": platform.python_version(), "cores": os.cpu_count()}
     json.dump({"host": host, "runs": given.runs, "databases": found}, sys.stdout, indent=2)
     sys.stdout.write("\n")
 
 
-def measured(kind: str, url: str, sizes: list[int], runs: int) -> dict[str, Any]:
-    """What was measured on one database: runs take turns, so that noise meets all sizes alike."""
-    loaded = {size: harness.load(kind, url, size, f"t{size}") for size in sizes}
+def measured(kind: str, url: str, sizes: list[int], hosts: int, runs: int) -> dict[str, Any]:
+    """What was measured on one database: runs take turns, so that noise meets all tables alike."""
+    sizes_of = {f"t{size}": size for size in sizes}
+    loaded = {name: harness.load(kind, url, size, name) for name, size in sizes_of.items()}
+    bases = dict.fromkeys(loaded, f"t{sizes[0]}")
+    for size in sizes if hosts else ():
+        name = f"t{size}_hosts"
+        loaded[name] = harness.load(kind, url, size, name, hosts=hosts)
+        sizes_of[name], bases[name] = size, f"t{size}"
     store = make_store(url, table=f"t{sizes[0]}", timeout=600)
     server = dict(store.examine())["server"]
     strategies = ["skip_locked", "cas"] if store._connector.dialect.skips_locked else ["cas"]
     store.disconnect()
-    samples: dict[tuple[str, int], list[dict[str, float]]] = {}
+    samples: dict[tuple[str, str], list[dict[str, float]]] = {}
     for _ in range(runs):
-        for size in sizes:
+        for name, size in sizes_of.items():
             for way in strategies:
-                store = make_store(url, table=f"t{size}", timeout=600, claim_strategy=way)
-                samples.setdefault((way, size), []).append(run(store, size))
+                settings = {"host_name": NAMES[0], "host_labels": NAMES[1:]} if hosts else {}
+                store = make_store(url, table=name, timeout=600, claim_strategy=way, **settings)
+                samples.setdefault((way, name), []).append(run(store, size, hosts))
                 store.disconnect()
         harness.tell(f"{kind}: a run of each")
     ways = {
-        way: {str(size): summary(samples, way, size, sizes[0]) for size in sizes}
+        way: {name: summary(samples[way, name], samples[way, bases[name]]) for name in sizes_of}
         for way in strategies
     }
     return {"server": server, "load_seconds": loaded, "strategies": ways}
 
 
-def summary(
-    samples: dict[tuple[str, int], list[dict[str, float]]], way: str, size: int, smallest: int
-) -> dict[str, Any]:
-    """Medians of the runs, and of the ratios of each run to that of the smallest table."""
-    these, small = samples[way, size], samples[way, smallest]
+def summary(these: list[dict[str, float]], base: list[dict[str, float]]) -> dict[str, Any]:
+    """Medians of the runs on one table, and of the ratios of each run to that of another table."""
     medians = {name: statistics.median(run[name] for run in these) for name in these[0]}
     ratios = {
         f"{name}_ratio": statistics.median(
-            run[name] / base[name] for run, base in zip(these, small, strict=True)
+            run[name] / other[name] for run, other in zip(these, base, strict=True)
         )
         for name in medians
     }
     return {name: round(value, 3) for name, value in (medians | ratios).items()}
 
 
-def run(store: Any, size: int) -> dict[str, float]:  # noqa: ANN401  # a store of the tests
+def run(store: Any, size: int, hosts: int) -> dict[str, float]:  # noqa: ANN401  # of the tests
     """Make rows due, all over the table; claim them, settle them, and ask when none is left."""
-    step = max(1, size // (CLAIMS * TAKEN))
-    keys = [f"k{number}" for number in range(0, step * CLAIMS * TAKEN, step)]
+    wanted = CLAIMS * TAKEN
+    numbers = list(range(0, max(1, size // wanted) * wanted, max(1, size // wanted)))
+    if hosts:
+        # Those that the host may run.
+        mine = [number for number in range(size) if number % hosts < MOST_LANES]
+        numbers = mine[:: max(1, len(mine) // wanted)][:wanted]
+        assert len(numbers) == wanted, "too many hosts for so few rows"
+    keys = [f"k{number}" for number in numbers]
     # When a row is due has nothing to do with where it is. In the order of their keys, some of a
     # claim's rows would be neighbours, which share pages, but in a small table only.
     random.Random(size).shuffle(keys)  # noqa: S311

@@ -273,7 +273,7 @@ def database(kind: str, folder: Path, url: str | None = None) -> Iterator[str]:
         yield running.url(running.create_database())
 
 
-def load(kind: str, url: str, size: int, table: str, *, due: bool = False) -> float:
+def load(kind: str, url: str, size: int, table: str, *, due: bool = False, hosts: int = 0) -> float:
     """Fill a table: nothing due, a tenth at rest, the rest over the next months; the seconds.
 
     Args:
@@ -282,6 +282,7 @@ def load(kind: str, url: str, size: int, table: str, *, due: bool = False) -> fl
         size: how many rows.
         table: is made.
         due: or all due, over the last months, in the order of their numbers.
+        hosts: if given, row number n is only for host number n modulo this, ``host0`` and so on.
     """
     store = make_store(url, table=table, timeout=600)
     store.init()
@@ -302,6 +303,8 @@ def load(kind: str, url: str, size: int, table: str, *, due: bool = False) -> fl
         }
         if due:
             columns |= {"next_run_time": f"{DUE_SINCE} + {run}", "status": "'waiting'"}
+        if hosts:
+            columns["lane"] = joined(kind, "'host'", number(kind, f"({run} % {hosts})"))
         store._connector.run(
             lambda c, rows=rows, columns=columns: fill(c, kind, rows, table=table, **columns)
         )
