@@ -22,6 +22,7 @@ from psched.cli.options import ConfigLocation
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
+from psched.core.hosts import hosts_of, serves
 
 if TYPE_CHECKING:
     from psched.service.service_file import Service
@@ -94,6 +95,20 @@ def warn_of_types(schedules: ScheduleCollection, types: Iterable[str]) -> None:
         if each not in taken:
             text = f"takes the type {each!r} (they take only {brief(', '.join(taken))})"
             click.echo(f"Warning: no worker seen in the last day {visible(text)}", err=True)
+
+
+def warn_of_hosts(schedules: ScheduleCollection, lanes: Iterable[str | None]) -> None:
+    """Warn on standard error about hosts that were not seen in the last day, if that is known."""
+    if not (wanted := [*filter(None, dict.fromkeys(lanes))]):
+        return
+    try:
+        seen = [worker.host_names for worker in schedules.workers_seen(86_400)]
+    except (NotSupportedError, StoreError):
+        return
+    for lane in wanted if seen else ():
+        if not any(serves(names, lane) for names in seen):
+            named = " or ".join(hosts_of(lane) or ())
+            click.echo(f"Warning: no host seen in the last day is {visible(named)}", err=True)
 
 
 def warn_of_other_database(settings: Config) -> None:

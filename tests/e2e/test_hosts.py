@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from psched.app import make_store
 from psched.config import from_mapping
 from support.run_records import worker_record
@@ -40,6 +42,33 @@ def test_check_warns_of_schedules_that_no_host_runs(service):
     beat(service, "web7", labels="eu")
     warnings = [line for line in service.psched("check").stdout.splitlines() if "no host" in line]
     assert warnings == ["  warning: no host that runs is db1, which some schedules name in hosts"]
+
+
+FILE = """
+label: null
+schedules:
+  a: {type: t, cron: "@daily", hosts: [nosuch, "x*"]}
+  b: {type: t, cron: "@daily", hosts: ["x*", nosuch]}
+  c: {type: t, cron: "@daily", hosts: web7}
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("add", "a", "t", "@daily", "--host", "nosuch", "--host", "x*"),
+        ("push", "a", "t", "{}", "--host", "x*", "--host", "nosuch"),
+        ("edit", "there", "--host", "x*", "--host", "nosuch"),
+        ("apply", "schedules.yml", "--quiet"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_command_warns_of_hosts_that_were_not_seen(service, words):
+    service.write("schedules.yml", FILE)
+    service.psched("add", "there", "t", "@daily")
+    beat(service, "web7")
+    found = [line for line in service.psched(*words).stderr.splitlines() if "Warning" in line]
+    assert found == ["Warning: no host seen in the last day is nosuch or x*"]
 
 
 def test_hosts_are_listed_with_what_their_workers_tell(service):

@@ -16,7 +16,7 @@ import click
 from psched.app import CLOCK
 from psched.base.errors import ConfigError, InvalidError, PschedError
 from psched.base.texts import visible
-from psched.cli.opening import warn_of_types
+from psched.cli.opening import warn_of_hosts, warn_of_types
 from psched.cli.operate.chosen import Chosen, change_chosen, changing, lines_of
 from psched.cli.operate.waiting import json_data
 from psched.cli.output import are_terminals
@@ -32,6 +32,7 @@ from psched.client.verbs.editing import Decide, Edit
 from psched.config import OVERRIDES, Config
 from psched.core.declare import TRIGGER_FIELDS
 from psched.core.history.changes import who
+from psched.core.hosts import lane_of
 from psched.core.model import Row
 from psched.core.operations.rescheduled import Rescheduled, changes_of
 from psched.files.document import Reader
@@ -128,6 +129,7 @@ def edit(
         change_chosen(schedules, chosen, Edit(lambda _: changed), OPTIONS)
         _warn(schedules, chosen, changed)
         warn_of_types(schedules, [] if new_type is None else [new_type])
+        warn_of_hosts(schedules, [lane_of(changed.get("hosts"))])
 
 
 def _warn(schedules: ScheduleCollection, chosen: Chosen, changed: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ import click
 from psched.base.errors import InvalidError
 from psched.base.exec_data import EXEC_TYPE
 from psched.cli import opening, options
-from psched.cli.opening import open_to_change, settings_to_write, warn_of_types
+from psched.cli.opening import open_to_change, settings_to_write, warn_of_hosts, warn_of_types
 from psched.cli.options import ConfigLocation
 from psched.cli.schedules.arguments import (
     OPTIONS,
@@ -102,3 +102,4 @@ def add(
         click.echo(f"{key}: first at {times}")
         warn_of_trigger(added.row, settings)
         warn_of_types(schedules, [type_])
+        warn_of_hosts(schedules, [added.row.lane])

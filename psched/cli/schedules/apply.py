@@ -13,7 +13,7 @@ from psched.app import CLOCK
 from psched.base.errors import AlreadyExistsError
 from psched.base.loader import gc_paused
 from psched.cli import opening, options
-from psched.cli.opening import open_to_change, settings_to_write, warn_of_types
+from psched.cli.opening import open_to_change, settings_to_write, warn_of_hosts, warn_of_types
 from psched.cli.options import ConfigLocation
 from psched.cli.output import one_line
 from psched.cli.progress import Progress, quiet_option
@@ -127,8 +127,10 @@ def apply_documents(
         for each in documents
     ]
     warn_of_all_steps(documents)
-    pending = (item.wanted for made in plans for item in (*made.added, *made.changed))
-    warn_of_types(schedules, (row.type for row in pending if row is not None))
+    planned = (item.wanted for made in plans for item in (*made.added, *made.changed))
+    pending = [row for row in planned if row is not None]
+    warn_of_types(schedules, (row.type for row in pending))
+    warn_of_hosts(schedules, (row.lane for row in pending))
     now = schedules.now()
     if len(plans) > 1 and not as_json:
         click.echo(f"{len(plans)} labels: {_summary(plans, prune=prune)}")

@@ -11,7 +11,7 @@ from psched.base import payload
 from psched.base.errors import AlreadyExistsError, InvalidError
 from psched.base.exec_data import EXEC_TYPE
 from psched.cli import options
-from psched.cli.opening import settings_to_write, warn_of_types
+from psched.cli.opening import settings_to_write, warn_of_hosts, warn_of_types
 from psched.cli.operate import waiting
 from psched.cli.options import ConfigLocation
 from psched.cli.schedules.arguments import ProgramCommand, exec_data, run_as_option, with_program
@@ -19,6 +19,7 @@ from psched.cli.time_format import parse_time
 from psched.config import Config
 from psched.core.columns import decode
 from psched.core.definition import settings_of
+from psched.core.hosts import lane_of
 from psched.core.model import DEFAULT_TYPE, Row
 from psched.reports.redaction import Redaction
 
@@ -139,6 +140,7 @@ def push(
                 click.echo(f"Warning: {_without_type(task.key)}", err=True)
             else:
                 warn_of_types(schedules, [DEFAULT_TYPE if type_ is None else type_])
+            warn_of_hosts(schedules, [lane_of(own.get("hosts"))])
         if wait is None:
             click.echo(f"{task.key}: pushed")
         else:
