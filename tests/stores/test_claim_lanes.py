@@ -66,6 +66,14 @@ def test_paused_rows_are_passed_over_although_another_host_leaves_older_ones(hos
     assert not host._claim_strategy().is_quick
 
 
+@pytest.mark.parametrize("others", [20, 600])
+def test_claims_read_the_index_of_lanes_if_other_hosts_leave_many_rows(host, others):
+    fill(host, other=(others, 900, "web", "db2"), mine=(3, 800, "web", "db1"))
+    fill(host, every=(1, 700, "web", None))
+    assert claims(host, 9) == ["mine0", "mine1", "mine2", "every0"]
+    assert host._sql.served == (["db1"], others == 600)
+
+
 def test_lanes_whose_rows_have_all_ended_take_no_place_of_others(host):
     ended = [Row(key=f"{i}", status="finished", lane=f"*{'*' * i}db*") for i in range(MOST_LANES)]
     host.add(ended, nonce="n")

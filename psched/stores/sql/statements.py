@@ -371,8 +371,8 @@ class Statements:
     def serve(self, lanes: Sequence[str], *, indexed: bool) -> None:
         """From now on, claim the rows of these lanes besides those of every host.
 
-        Without ``indexed``, the rows are found in the index of times, as is best while no row has a
-        lane.
+        Without ``indexed``, the rows are found in the index of times, as is best while few rows of
+        other hosts are due.
         """
         self.served = lanes, indexed
         self._build(lanes=lanes, source=self._lane_index if indexed else None)

@@ -70,6 +70,9 @@ if TYPE_CHECKING:
     from psched.stores.sql.alerts import SqlAlerts
     from psched.stores.sql.glances import SqlGlances
 
+_CROWD = 500
+"""If so many of the first due rows are those of other hosts, a claim reads the index of lanes."""
+
 _APART = 5.0
 """The seconds for which leases are ended and rows are claimed by separate requests, after a request
 that did both has failed."""
@@ -232,9 +235,19 @@ class SqlStore(TableStore[Statements]):
         if not self._lanes.is_to_look:
             return
         lanes = self._lanes.look()
-        indexed = bool(lanes) and self._has_lane_index()
+        indexed = bool(lanes) and self._is_crowded(lanes) and self._has_lane_index()
         if (lanes, indexed) != self._sql.served:
             self._sql.serve(lanes, indexed=indexed)
+
+    def _is_crowded(self, lanes: Sequence[str]) -> bool:
+        """Whether so many due rows are those of other hosts that a claim should not read them.
+
+        Otherwise a claim of all lanes at once is quicker than a look into each: three times on
+        MariaDB with eight lanes.
+        """
+        until = int(self._clock.wall())
+        rows = self._query(self._sql.first_overdue, {"until": until, "limit": 2 * _CROWD})
+        return sum(lane is not None and lane not in lanes for *_, lane in rows) >= _CROWD
 
     def _has_lane_index(self) -> bool:
         """Whether a claim can read the index of lanes, which `psched init` adds to a table."""
