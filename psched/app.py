@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache, partial
+from math import inf
 from typing import Any
 
 from psched.base.clock import SystemClock
@@ -56,11 +57,21 @@ def read_config(
 
 
 def open_schedules(
-    given: ConfigLike = None, *, environment: str | None = None, program: str | None = None
+    given: ConfigLike = None,
+    *,
+    environment: str | None = None,
+    program: str | None = None,
+    patience: float = inf,
 ) -> ScheduleCollection:
-    """Open the collection of schedules in a store; the collection is a context manager."""
+    """Open the collection of schedules in a store; the collection is a context manager.
+
+    A request that the store does not answer is not repeated after ``patience`` seconds.
+    """
     settings = read_config(given, environment)
-    return _open(settings, warns_without_type=not settings.names_handlers, program=program)
+    if settings.driver_timeout > patience:
+        settings = settings.with_settings(database_timeout=patience)
+    warns = not settings.names_handlers
+    return _open(settings, warns_without_type=warns, program=program, patience=patience)
 
 
 def open_in_worker(settings: Config) -> ScheduleCollection:
@@ -71,12 +82,15 @@ def open_in_worker(settings: Config) -> ScheduleCollection:
     return _open(settings, warns_without_type=False, program=WORKER)
 
 
-def _open(settings: Config, *, warns_without_type: bool, program: str | None) -> ScheduleCollection:
+def _open(
+    settings: Config, *, warns_without_type: bool, program: str | None, patience: float = inf
+) -> ScheduleCollection:
     return ScheduleCollection(
         make_store(settings),
         settings,
         clock=CLOCK,
         draw_nonce=new_nonce,
+        patience=patience,
         warns_without_type=warns_without_type,
         author=partial(this_process, program),
         hint=hint_of(settings),

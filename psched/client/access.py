@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from math import isnan
+from math import inf, isnan
 from typing import Generic, NamedTuple, TypeVar
 
 from psched.base.clock import Clock
@@ -197,15 +197,22 @@ def read_each(send: Send, request: Callable[[], Iterator[T]]) -> Iterator[T]:
     return each()
 
 
-def retry_while_unavailable(request: Callable[[], T], *, clock: Clock, tries: int) -> T:
-    """Send a request, and repeat it while the store is unavailable."""
-    pause = _PAUSE
+def retry_while_unavailable(
+    request: Callable[[], T], *, clock: Clock, tries: int, patience: float = inf
+) -> T:
+    """Send a request, and repeat it while the store is unavailable.
+
+    After ``patience`` seconds it is not repeated any more.
+    """
+    pause, until = _PAUSE, clock.monotonic() + patience
     for _ in range(tries - 1):
         try:
             return request()
         except MissingDatabaseError:
             raise  # a file that does not exist will hardly appear within seconds
         except TransientStoreError:
+            if clock.monotonic() + pause >= until:
+                raise
             clock.sleep(pause)
             pause *= 2
     return request()

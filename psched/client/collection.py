@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, partial
 from importlib import import_module
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from psched.base.errors import InvalidError, NotSupportedError, StoreError, TransientStoreError
@@ -109,6 +110,7 @@ class ScheduleCollection:
         clock: measures leases, and sleeps before a request is repeated.
         draw_nonce: returns a new random text at each call.
         tries: the largest number of times that a request is sent while the store is unavailable.
+        patience: after how many seconds a request is not sent again.
         warns_without_type: whether `push` and `push_many` issue a ``UserWarning`` if a task is
             given no type, because the settings name no handler for the type ``default``.
         author: returns who makes the changes of this collection, for the audit trail.
@@ -126,6 +128,7 @@ class ScheduleCollection:
         clock: Clock,
         draw_nonce: Callable[[], str],
         tries: int = _TRIES,
+        patience: float = inf,
         warns_without_type: bool = False,
         author: Callable[[], Author] = this_process,
         hint: Callable[[], object] | None = None,
@@ -134,7 +137,9 @@ class ScheduleCollection:
         self._store = store
         self._settings = settings
         self._zone = settings.timezone
-        self._send: Send = partial(retry_while_unavailable, clock=clock, tries=tries)
+        self._send: Send = partial(
+            retry_while_unavailable, clock=clock, tries=tries, patience=patience
+        )
         self.access = Access(
             store=store,
             settings=settings,

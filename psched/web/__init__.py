@@ -36,8 +36,8 @@ def app(
     """The pages as a WSGI application, to be mounted into another one.
 
     Nobody gets in without a login: by a token, by a link of ``psched web --login``, or by
-    ``access``, which decides in place of all other rules. Several threads may call the application;
-    it answers one request after the other.
+    ``access``, which decides in place of all other rules. Several threads may call the application,
+    and it calls ``access`` in them; one request after the other reads the store.
 
     Args:
         config: the settings, as for `psched.open`.

@@ -21,6 +21,7 @@ from psched.web.fates import kind_of
 from psched.web.users import READ, Right
 
 REFRESH = 5  # seconds after which a browser reads a page of what happens now again
+DEADLINE = 5.0  # seconds in which the store must answer
 PATIENCE = 2.0  # seconds in which the masters of this host must answer, while other requests wait
 _ROWS = 100  # the rows of a table, unless the reader asks for more
 _MOST_ROWS = 5000  # the most rows of a table
@@ -79,7 +80,8 @@ class Asked(NamedTuple):
 class Page(NamedTuple):
     """A page, which a browser reads again after so many seconds; 0 means never.
 
-    ``document`` makes what the page shows as JSON.
+    ``document`` makes what the page shows as JSON. ``is_away`` is whether the store has not
+    answered.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Page(NamedTuple):
     document: Callable[[], Any]
     status: HTTPStatus = HTTPStatus.OK
     refresh: int = 0
+    is_away: bool = False
 
 
 class Cell(NamedTuple):

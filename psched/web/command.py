@@ -24,6 +24,7 @@ from psched.web.users import ADMIN, READ, Users
 if TYPE_CHECKING:
     from psched.web.gate import Rules
 
+_THREADS = 8
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")  # the host names of requests from this host
 
 
@@ -188,8 +189,9 @@ def _serve(place: Place, settings: Config, rules: "Rules", file: Path) -> None:
     try:
         click.echo(f"psched web: {where}")
         sys.stdout.flush()
-        # One thread answers, because the site has one connection to the store.
-        HttpServer(site, listener, CLOCK, threads=1, notices_hangups=True).run()
+        # The site reads the store for one request after the other. The threads answer others that
+        # need no store, and tell those that wait if it hangs.
+        HttpServer(site, listener, CLOCK, threads=_THREADS, notices_hangups=True).run()
     finally:
         listener.close()
         if place.socket is not None:

@@ -9,7 +9,7 @@ from psched.cli.top.snapshot import Reader
 from psched.config import Config
 from psched.master.reports.queries import ask_all
 from psched.master.runtime_folders import socket_folders
-from psched.web.asked import PATIENCE
+from psched.web.asked import DEADLINE, PATIENCE
 from psched.web.gate import Gate, Rules
 from psched.web.secret import Secret, usual_file
 from psched.web.site import Site
@@ -19,7 +19,7 @@ def site_of(settings: Config, rules: Rules, token_file: str | os.PathLike[str] |
     """The pages of the schedules that the settings name."""
     file = usual_file(os.environ) if token_file is None else Path(token_file)
     gate = Gate(rules, Secret(file, clock=CLOCK), CLOCK)
-    schedules = open_schedules(settings, program="psched web")
+    schedules = open_schedules(settings, program="psched web", patience=DEADLINE)
     ask = partial(ask_all, socket_folders(os.environ), PATIENCE)
     reader = Reader(schedules, settings, ask_masters=ask, clock=CLOCK)
     return Site(schedules, settings, reader, gate)

@@ -117,7 +117,7 @@ def now_page(asked: Asked) -> Page:
             "alerts": [alert_object(alert, asked.redaction) for alert in alerts],
         }
 
-    return Page("now", values, document, refresh=REFRESH)
+    return Page("now", values, document, refresh=REFRESH, is_away=snapshot.away)
 
 
 def _sentence(snapshot: Snapshot, failing: Sequence[Run] | None) -> str:

@@ -3,21 +3,26 @@
 import json
 import logging
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
+from math import inf
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 import jinja2
 
+from psched.app import CLOCK
 from psched.base.errors import (
     AlreadyExistsError,
     AlreadyFinishedError,
     InvalidError,
     NotFoundError,
     PschedError,
+    StoreBusyError,
+    TransientStoreError,
+    UnknownOutcomeError,
 )
 from psched.base.texts import visible
 from psched.cli.daemon.masters import table_of
@@ -29,7 +34,7 @@ from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.reports.redaction import Redaction
 from psched.web import actions
-from psched.web.asked import Asked, Page
+from psched.web.asked import DEADLINE, REFRESH, Asked, Page
 from psched.web.gate import Gate, Visitor
 from psched.web.pages import PAGES
 from psched.web.request import Request, Response
@@ -37,7 +42,7 @@ from psched.web.users import READ, RIGHTS, Right, allows
 
 _FILES = Path(__file__).parent / "templates"
 
-_LONGEST_WAIT = 10.0  # seconds in which a request waits for those before it
+_LONGEST_WAIT = 5.0  # seconds in which a request waits for those before it
 
 _STYLE = "/style.css"
 _LOGIN, _LOGOUT, _ACT = "/login", "/logout", "/act"
@@ -83,7 +88,8 @@ class _Refused(Exception):  # noqa: N818  # no error of the pages
 
     def __init__(self, status: HTTPStatus, text: str, *headers: tuple[str, str]) -> None:
         super().__init__(text)
-        self.page = _refusal(status, text)
+        page = _refusal(status, text)
+        self.page = page._replace(is_away=status == HTTPStatus.SERVICE_UNAVAILABLE)
         self.headers = headers
 
 
@@ -98,7 +104,7 @@ class _Frame(NamedTuple):
 class Site:
     """A WSGI application that shows the schedules of one table, and changes them for its users.
 
-    One request after the other is answered, because there is one connection to the store; who would
+    One request after the other reads the store, because there is one connection to it; who would
     wait too long is told so. The connection is closed after each request: a page that nobody reads
     costs the database nothing.
     """
@@ -111,6 +117,7 @@ class Site:
         self._reader = reader
         self._gate = gate
         self._lock = Lock()
+        self._away_at = -inf  # when the store has last not answered
         self._redaction = Redaction(settings.redact)
         # Read once: after an upgrade, the files are those of another version, or are gone.
         files = {each.name: each.read_text("utf-8") for each in _FILES.glob("*.html")}
@@ -130,20 +137,7 @@ class Site:
     ) -> Iterable[bytes]:
         """Answer a request, as PEP 3333 defines it."""
         request = Request(environ)
-        if not request.is_safe:
-            # Others do not wait for a client that sends slowly. What is too long is told below.
-            with suppress(InvalidError):
-                _ = request.body
-        if self._lock.acquire(timeout=_LONGEST_WAIT):
-            try:
-                response = self._answer(request)
-            finally:
-                self._schedules.close()
-                self._lock.release()
-        else:  # or a store that hangs would take all threads of the application around this one
-            text = "Others wait for an answer of the store, too. Try again in a minute."
-            busy = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, text)
-            response = self._shown(request, busy, _Frame(None), [("Retry-After", "60")])
+        response = self._answer(request)
         headers = [
             ("Content-Type", f"{response.kind}; charset=utf-8"),
             ("Content-Length", str(len(response.body))),
@@ -276,8 +270,8 @@ class Site:
             csrf=frame.csrf,
             flash=frame.flash,
         )
-        if page.refresh:
-            headers = [*headers, ("Refresh", str(page.refresh))]
+        if refresh := REFRESH if page.is_away and request.is_safe else page.refresh:
+            headers = [*headers, ("Refresh", str(refresh))]
         return Response(page.status, "text/html", text.encode(errors="replace"), headers)
 
     # --- acting -----------------------------------------------------------------------------
@@ -319,7 +313,8 @@ class Site:
         page = self._made(done, request, visitor, form)
         if page.name == "error":
             # The plan is shown anew, with the reason; if there is none, only the reason.
-            again = self._made(self._plan_page(form), request, visitor, form)
+            plan_page = self._plan_page(form)
+            again = page if page.is_away else self._made(plan_page, request, visitor, form)
             if again.name == "act":
                 values = {**again.values, "problem": page.values["text"]}
                 page = again._replace(values=values, status=page.status)
@@ -428,12 +423,36 @@ class Site:
             request.environ.get("waitress.client_disconnected", bool),
             visitor.right,
         )
-        try:
-            return make(asked)
-        except (PschedError, OSError) as error:
-            return self._failure(error, fields.get("key", ""))
+        with self._turn():
+            began = CLOCK.monotonic()
+            try:
+                page = make(asked)
+            except (PschedError, OSError) as error:
+                page = self._failure(error, fields.get("key", ""), CLOCK.monotonic() - began)
+            if page.is_away:
+                self._away_at = CLOCK.monotonic()
+            return page
 
-    def _failure(self, error: Exception, key: str = "") -> Page:
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for those who read the store before; this must not take long if the store hangs.
+
+        All threads of the application around this one could wait here.
+        """
+        since = CLOCK.monotonic()
+        if not self._lock.acquire(timeout=_LONGEST_WAIT):
+            text = "Others wait for an answer of the store, too. Try again in a minute."
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, text, ("Retry-After", "60"))
+        try:
+            if self._away_at > since:  # those before have found out
+                text = "The store does not answer. Try again in a minute."
+                raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, text, ("Retry-After", "60"))
+            yield
+        finally:
+            self._schedules.close()
+            self._lock.release()
+
+    def _failure(self, error: Exception, key: str = "", took: float = 0.0) -> Page:
         match error:
             case InvalidError():
                 return _refusal(HTTPStatus.BAD_REQUEST, self._told(error))
@@ -441,7 +460,14 @@ class Site:
                 return _refusal(HTTPStatus.NOT_FOUND, self._told(error), key)
             case _ if isinstance(error, _CONFLICTS):
                 return _refusal(HTTPStatus.CONFLICT, self._told(error))
-        return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, self._told(error))
+        text, is_away = self._told(error), isinstance(error, TransientStoreError)
+        if is_away and took >= 0.8 * DEADLINE and not isinstance(error, StoreBusyError):
+            _log.warning("the store has not answered for %.1f s: %s", took, text)
+            text = f"The store has not answered for {took:.0f} s."
+            if isinstance(error, UnknownOutcomeError):
+                text += " Look whether this was done before you do it again: that is not known."
+        page = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, text)
+        return page._replace(is_away=is_away)
 
     def _told(self, error: Exception) -> str:
         return visible(local_times(self._redaction.text(str(error))), lines=True)

@@ -452,7 +452,9 @@ def test_a_client_that_sends_slowly_makes_nobody_wait(make):
             assert goes_on.wait(20)
             return b"x" * length
 
-    sent = {"CONTENT_LENGTH": "9", "wsgi.input": Slow()}
+    kind = "application/x-www-form-urlencoded"
+    form = {"CONTENT_TYPE": kind, "HTTP_ORIGIN": "http://localhost:8080"}
+    sent = {**form, "CONTENT_LENGTH": "9", "wsgi.input": Slow()}
     thread = Thread(target=ask, args=(site, "login", "POST"), kwargs={"headers": sent})
     thread.start()
     try:
@@ -470,19 +472,23 @@ def test_a_store_that_hangs_does_not_hold_those_who_wait_for_it(make, monkeypatc
     monkeypatch.setattr("psched.web.site._LONGEST_WAIT", 0.05)
     asked, goes_on = Event(), Event()
 
-    def access(_request):  # answers as late as a store could
+    def is_gone():  # is asked while rows are read
         asked.set()
         assert goes_on.wait(20)
-        return "read"
+        return False
 
-    site = make(access=access)
-    thread = Thread(target=get, args=(site, "now"))
+    site = make(is_open=True)
+    thread = Thread(target=get, args=(site, "schedules"), kwargs={"is_gone": is_gone})
     thread.start()
     try:
         assert asked.wait(20)
         refused = get(site, "api/v1/now.json")
         assert (refused.status, refused.headers["Retry-After"]) == (503, "60")
         assert "Try again" in refused.json["error"]
+        assert get(site, "now").headers["Refresh"] == "5"
+        # These need no store.
+        assert get(site, "style.css").status == get(site, "login").status == 200
+        assert get(make(), "now").status == 401
     finally:
         goes_on.set()
         thread.join()

@@ -7,17 +7,24 @@ import signal
 import socket
 import stat
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
 import support
+from psched.app import CLOCK
 from psched.base.file_rights import user_name as service_user
 from support.following import PRINTS, gated
 from support.owned_process import OwnedProcess
 from support.processes import kill
+from support.proxy import Proxy
 from support.waiting import PATIENCE, wait_until
+
+LONG = 5
+"""For so many seconds, the pages wait for an answer of the store."""
 
 SCRIPT = Path(support.__file__).with_name("on_terminal.py")
 
@@ -137,6 +144,44 @@ def test_while_the_store_is_away_the_pages_say_so(make_service, open_database, s
         wait_until(lambda: web.get("schedules")[0] == 200, what="the answer of the store")
         assert "the store does not answer" not in web.get("now")[1]
         assert web.process.status is None
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+        pytest.param("redis", marks=pytest.mark.redis),
+    ],
+)
+def test_a_store_that_hangs_makes_a_page_wait_a_few_seconds_and_nothing_else(
+    make_service, open_database, start_web, kind
+):
+    with open_database(kind) as database, Proxy(database.server.port) as proxy:
+        url = database.url.replace(f":{database.server.port}", f":{proxy.port}")
+        service = make_service(url)
+        service.init()
+        web = start_web(service)
+        assert web.get("schedules")[0] == 200
+
+        def timed(page):
+            begin = CLOCK.monotonic()
+            status, text = Web.get(copy(web), page)
+            return status, CLOCK.monotonic() - begin, text
+
+        with proxy.black_hole(), ThreadPoolExecutor() as threads:
+            pages = [threads.submit(timed, page) for page in ("", "schedules", "runs", "now")]
+            status, took, _ = timed("style.css")
+            assert status == 200
+            assert took < LONG
+            found = [page.result() for page in pages]
+        hung = [text for _, _, text in found if re.search(r"has not answered for \d+ s\.", text)]
+        for status, took, text in found:
+            assert took < 3 * LONG
+            assert status == 503 or "the store does not answer" in text
+        assert hung or found[-1][0] == 200
+        wait_until(lambda: web.get("schedules")[0] == 200, what="the answer of the store")
 
 
 def test_a_client_that_sends_many_requests_and_reads_no_answer_holds_up_nobody(service, start_web):
