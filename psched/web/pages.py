@@ -46,6 +46,7 @@ from psched.web.asked import (
 )
 from psched.web.drawing import timeline_page
 from psched.web.fates import KIND_OF_STATUS, kind_of, told
+from psched.web.hosts import hosts_page
 from psched.web.now import now_page
 from psched.web.occurrence import occurrence_page
 from psched.web.search import HINTS, MOST_READ, QUALIFIERS, Found, parse_search
@@ -238,5 +239,6 @@ PAGES: Mapping[str, Callable[[Asked], Page]] = {
     "schedule": _schedule,
     "runs": _runs,
     "occurrence": occurrence_page,
+    "hosts": hosts_page,
 }
 """What makes each page, by its name."""

@@ -81,6 +81,8 @@ def test_hosts_are_listed_with_what_their_workers_tell(service):
     assert first == {
         "name": "db1",
         "workers": 2,
+        "slots": 2,
+        "busy": 0,
         "labels": ["db", "eu"],
         "version": "9.9.9",
         "python": "3.13.0",

@@ -2,6 +2,7 @@
 
 import html
 import http.client
+import json
 import re
 import signal
 import socket
@@ -15,12 +16,14 @@ from urllib.parse import urlencode
 import pytest
 
 import support
-from psched.app import CLOCK
+from psched.app import CLOCK, make_store
 from psched.base.file_rights import user_name as service_user
+from psched.config import from_mapping
 from support.following import PRINTS, gated
 from support.owned_process import OwnedProcess
 from support.processes import kill
 from support.proxy import Proxy
+from support.run_records import worker_record
 from support.waiting import PATIENCE, wait_until
 
 LONG = 5
@@ -182,6 +185,22 @@ def test_a_store_that_hangs_makes_a_page_wait_a_few_seconds_and_nothing_else(
             assert status == 503 or "the store does not answer" in text
         assert hung or found[-1][0] == 200
         wait_until(lambda: web.get("schedules")[0] == 200, what="the answer of the store")
+
+
+def test_the_documents_have_the_objects_of_the_commands(service, start_web):
+    service.init()
+    store = make_store(from_mapping({"url": service.url}))
+    store.history.beat(worker_record(host="db1", labels="eu", clock_offset=-1500))
+    store.disconnect()
+    web = start_web(service)
+
+    def told(*words):
+        return [json.loads(line) for line in service.psched(*words, "--json").stdout.splitlines()]
+
+    def document(page, **query):
+        return json.loads(web.get(f"api/v1/{page}.json", **query)[1])
+
+    assert [document("hosts")] == told("hosts")
 
 
 def test_a_client_that_sends_many_requests_and_reads_no_answer_holds_up_nobody(service, start_web):
