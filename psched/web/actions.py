@@ -3,7 +3,7 @@
 The verbs of `psched.client.verbs` do it: they check and record it, as for the commands.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 from typing import Any, NamedTuple
@@ -462,12 +462,14 @@ def links_for(asked: Asked, row: Row, *, has_alerts: bool) -> Sequence[tuple[str
     ]
 
 
-def links_for_many(asked: Asked, search: str) -> Sequence[tuple[str, str]]:
-    """The actions that the visitor may do with all that a search finds."""
+def links_for_many(
+    asked: Asked, search: str, names: Collection[str] = ACTIONS
+) -> Sequence[tuple[str, str]]:
+    """Those of some actions that the visitor may do with all that a search finds."""
     return [
         (action.title, act_link(name, q=search or "*"))
         for name, action in ACTIONS.items()
-        if action.takes_many and allows(asked.right, action.right)
+        if name in names and action.takes_many and allows(asked.right, action.right)
     ]
 
 

@@ -49,6 +49,7 @@ from psched.web.fates import KIND_OF_STATUS, kind_of, told
 from psched.web.hosts import hosts_page
 from psched.web.now import now_page
 from psched.web.occurrence import occurrence_page
+from psched.web.queue import queue_page
 from psched.web.search import HINTS, MOST_READ, QUALIFIERS, Found, parse_search
 
 _STRIP = 30  # the last runs of a schedule that its strip shows
@@ -237,6 +238,7 @@ PAGES: Mapping[str, Callable[[Asked], Page]] = {
     "now": now_page,
     "schedules": _schedules,
     "schedule": _schedule,
+    "queue": queue_page,
     "runs": _runs,
     "occurrence": occurrence_page,
     "hosts": hosts_page,

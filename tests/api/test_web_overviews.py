@@ -1,4 +1,4 @@
-"""The page Hosts of psched web."""
+"""The pages Hosts and Queue of psched web."""
 
 import pytest
 
@@ -8,7 +8,8 @@ from support.web_pages import get, site_of
 ODD = "<b>a</b>&?key=x#/../%41 'é\""
 """A text with characters that mean something in HTML and in an address."""
 
-PAGES = ("hosts",)
+FAR = 4_000_000_000
+PAGES = "hosts", "queue"
 
 
 @pytest.fixture
@@ -60,3 +61,53 @@ def test_the_page_of_hosts_shows_what_runs_on_which(schedules, site, history):
     assert "Tasks under way 1" in page.text
     assert page.links("schedule") == [{"key": ODD}]
     assert page.links("occurrence") == [{"key": ODD, "time": "1000000000"}]
+
+
+# --- queue -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def queued(schedules):
+    for number in range(3):
+        schedules.add(f"a{number}", "x", next_time=FAR, label="l")
+    schedules.add("late", "x", next_time=1_000_000_000)
+    schedules.add("b", ODD, cron="0 0 1 1 *")
+    schedules.add("c", "two words", cron="0 0 1 1 *")
+    schedules["b"].pause()
+
+
+@pytest.mark.usefixtures("queued")
+def test_the_queue_counts_each_status_of_each_type(site):
+    document = get(site, "api/v1/queue.json").json
+    assert document["types"] == {
+        "x": {"waiting": 4, "due": 1},
+        ODD: {"paused": 1},
+        "two words": {"waiting": 1},
+    }
+    assert next(iter(document["types"])) == "x"  # the most first
+    page = get(site, "queue")
+    assert "<b>a" not in page.body
+    assert "all types 5 1 1 6" in page.text
+
+
+@pytest.mark.usefixtures("queued")
+def test_a_number_of_the_queue_leads_to_what_it_counts(site):
+    page = get(site, "queue", q="label:l type:x state:paused a*")
+    assert page.status == 200
+    for q in "", "late", "label:l", "type:x state:due", 'type:"two words"':
+        page = get(site, "queue", q=q)
+        cells = page.cells()
+        assert cells
+        for text, query in cells:
+            assert "<b>" not in query.get("q", "")  # no search finds a type with a quote and blanks
+            found = get(site, "api/v1/schedules.json", **query).json["schedules"]
+            assert len(found) == int(text)
+
+
+@pytest.mark.usefixtures("queued")
+def test_what_the_queue_counts_can_be_requeued_or_cancelled(schedules, settings, site):
+    assert get(site, "queue").links("act") == []  # who may only read
+    everybody = site_of(schedules, settings, access=lambda _: "operate")
+    links = get(everybody, "queue", q="type:x").links("act")
+    assert links == [{"do": "requeue", "q": "type:x"}, {"do": "cancel", "q": "type:x"}]
+    assert "4 schedules will be cancelled" in get(everybody, "act", **links[1]).text

@@ -6,7 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from typing import NamedTuple
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from psched.base.clock import SystemClock
 from psched.cli.top.snapshot import Reader
@@ -67,6 +67,11 @@ class Response(NamedTuple):
         parser = _Tags()
         parser.feed(self.body)
         return parser.found
+
+    def cells(self):
+        """The numbers that lead to schedules, with the queries of these links."""
+        pairs = re.findall(r'<a href="schedules\?([^"]*)">(\d+)</a>', self.body)
+        return [(number, dict(parse_qsl(html.unescape(query)))) for query, number in pairs]
 
     def links(self, page):
         """The queries of the links to a page."""

@@ -286,6 +286,11 @@ def find_rows(
     )
 
 
+def found_as(status: str) -> list[str]:
+    """The statuses for which people find a row that is shown with a status."""
+    return [status, *(wider for wider, more in _INCLUDED.items() if status in more)]
+
+
 def last_runs_of(schedules: ScheduleCollection) -> FindLast | None:
     """The function that finds the last runs; None if there is no run history."""
     try:
