@@ -57,10 +57,10 @@ def kind_of(run: Run) -> str:
     return "retried" if run.fate is None else "failed"
 
 
-def told(run: Run, clock: Callable[[float], str], redaction: Redaction) -> str:
-    """What became of a run, in one line beside its mark; ``clock`` formats a time."""
+def told(run: Run, clock: Callable[[float], str] | None, redaction: Redaction) -> str:
+    """What became of a run, in one line beside its mark; ``clock`` formats when, if it is told."""
     began = run.scheduled_time if run.outcome is None else run.record.began / 1000
-    parts = [f"{result(run)} {clock(began)}"]
+    parts = [result(run) if clock is None else f"{result(run)} {clock(began)}"]
     if run.attempt > 1:
         parts.append(f"attempt {run.attempt}")
     if run.outcome is not None and run.took is not None:

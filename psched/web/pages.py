@@ -45,6 +45,7 @@ from psched.web.asked import (
     with_icons,
 )
 from psched.web.drawing import timeline_page
+from psched.web.events import events_page
 from psched.web.fates import KIND_OF_STATUS, kind_of, told
 from psched.web.hosts import hosts_page
 from psched.web.now import now_page
@@ -240,6 +241,7 @@ PAGES: Mapping[str, Callable[[Asked], Page]] = {
     "schedule": _schedule,
     "queue": queue_page,
     "runs": _runs,
+    "events": events_page,
     "occurrence": occurrence_page,
     "hosts": hosts_page,
 }

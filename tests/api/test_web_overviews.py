@@ -1,15 +1,15 @@
-"""The pages Hosts and Queue of psched web."""
+"""The pages Hosts, Queue and Events of psched web."""
 
 import pytest
 
-from support.run_records import worker_record
+from support.run_records import not_run, run_record, worker_record
 from support.web_pages import get, site_of
 
 ODD = "<b>a</b>&?key=x#/../%41 'é\""
 """A text with characters that mean something in HTML and in an address."""
 
 FAR = 4_000_000_000
-PAGES = "hosts", "queue"
+PAGES = "hosts", "queue", "events"
 
 
 @pytest.fixture
@@ -111,3 +111,70 @@ def test_what_the_queue_counts_can_be_requeued_or_cancelled(schedules, settings,
     links = get(everybody, "queue", q="type:x").links("act")
     assert links == [{"do": "requeue", "q": "type:x"}, {"do": "cancel", "q": "type:x"}]
     assert "4 schedules will be cancelled" in get(everybody, "act", **links[1]).text
+
+
+# --- events ------------------------------------------------------------------------------
+
+
+def test_what_happened_is_in_the_order_of_time(schedules, site, history):
+    schedules.add(ODD, "t", cron="0 0 1 1 *", note="<script>n</script>")
+    first = run_record(ODD, outcome="failed", reason="<script>r</script>")
+    history.record([first, not_run("other"), run_record("third")])
+    span = {"from": 1_700_000_000, "to": 1_900_000_000}
+    document = get(site, "api/v1/events.json", **span).json
+    times = [each["time"] for each in document["events"]]
+    assert times == sorted(times)
+    kinds = {each["what"]: each for each in document["events"]}
+    assert {*kinds} == {"run", "skip"} | ({"change"} & {*kinds})
+    page = get(site, "events", **span)
+    assert "<script" not in page.body
+    assert "<b>a" not in page.body
+    links = page.links("occurrence")
+    assert {"key": ODD, "time": str(first.scheduled_time)} in links
+    assert {"key": "other"} in [{"key": each["key"]} for each in page.links("schedule")]
+
+
+def test_changes_and_their_authors_are_among_what_happened(schedules, site):
+    schedules.add("k", "t", cron="0 0 1 1 *")
+    with schedules.audited("<i>why</i>"):
+        schedules["k"].pause()
+    page = get(site, "events")
+    assert "pause by " in page.text
+    assert "<i>why</i>" in page.text
+    assert "<i>" not in page.body
+    document = get(site, "api/v1/events.json").json
+    assert [each["change"]["action"] for each in document["events"]] == ["add", "pause"]
+    assert document["more"] is False
+
+
+def test_only_what_happened_in_the_span_is_shown_and_the_rest_is_counted(site, history):
+    times = [1_800_000_000 + 60 * number for number in range(5)]
+    history.record(
+        [run_record(scheduled_time=time, started=time * 1000, ended=time * 1000) for time in times]
+    )
+    page = get(site, "api/v1/events.json", to=times[3], limit=2, **{"from": times[1]}).json
+    assert [each["time"] for each in page["events"]] == times[1:3]
+    assert (page["number"], page["more"]) == (3, True)
+    shown = get(site, "events", to=times[3], limit=2, **{"from": times[1]})
+    assert "the first 2 of 3 runs" in shown.text
+    [more] = shown.links("events")
+    assert more["limit"] == "20"
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [({"from": "x"}, "from"), ({"to": "soon"}, "to"), ({"from": "-1h", "to": "-2h"}, "to")],
+)
+def test_a_span_that_is_none_is_refused(site, query, field):
+    refused = get(site, "events", **query)
+    assert refused.status == 400
+    assert f"{field}: " in refused.text
+
+
+def test_what_is_hidden_is_hidden_from_what_happened(schedules, settings, history):
+    history.record([run_record(outcome="failed", reason="password=secret1")])
+    site = site_of(schedules, settings.with_settings(redact=["password"]))
+    for page in "events", "api/v1/events.json":
+        shown = get(site, page, to=1_900_000_000, **{"from": 1_700_000_000})
+        assert "[redacted]" in shown.body
+        assert "secret1" not in shown.body

@@ -23,7 +23,7 @@ from support.following import PRINTS, gated
 from support.owned_process import OwnedProcess
 from support.processes import kill
 from support.proxy import Proxy
-from support.run_records import worker_record
+from support.run_records import not_run, run_record, worker_record
 from support.waiting import PATIENCE, wait_until
 
 LONG = 5
@@ -189,8 +189,10 @@ def test_a_store_that_hangs_makes_a_page_wait_a_few_seconds_and_nothing_else(
 
 def test_the_documents_have_the_objects_of_the_commands(service, start_web):
     service.init()
+    service.psched("add", "k", "t", "@daily", "-m", "why")
     store = make_store(from_mapping({"url": service.url}))
     store.history.beat(worker_record(host="db1", labels="eu", clock_offset=-1500))
+    store.history.record([run_record(), not_run("other")])
     store.disconnect()
     web = start_web(service)
 
@@ -201,6 +203,12 @@ def test_the_documents_have_the_objects_of_the_commands(service, start_web):
         return json.loads(web.get(f"api/v1/{page}.json", **query)[1])
 
     assert [document("hosts")] == told("hosts")
+    events = document("events", to=1_900_000_000, **{"from": 1_700_000_000})["events"]
+    assert [each["what"] for each in events] == ["change", "skip", "run"]
+    change, *runs = [each[each["what"]] for each in events]
+    assert [change] == told("audit")
+    for run, other in zip(runs, told("history"), strict=True):
+        assert run.items() <= other.items()
 
 
 def test_a_client_that_sends_many_requests_and_reads_no_answer_holds_up_nobody(service, start_web):

@@ -57,7 +57,7 @@ def _lines(record: AuditRecord, redaction: Redaction) -> Iterator[str]:
         yield f"    {one_line(f'{name}: {values}')}"
 
 
-def _object(record: AuditRecord, redaction: Redaction) -> dict[str, Any]:
+def audit_object(record: AuditRecord, redaction: Redaction) -> dict[str, Any]:
     """The JSON object of a change."""
     sides = {"before": record.before, "after": record.after}
     known = {
@@ -116,7 +116,7 @@ def audit(
         found = schedules.audit(key, parse_since(since, now), limit)
         if as_json:
             for record in found:
-                click.echo(json.dumps(_object(record, redaction)))
+                click.echo(json.dumps(audit_object(record, redaction)))
             return
         details = partial(_lines, redaction=redaction)
         if not print_table(_COLUMNS, found, View(now, redaction), details):
