@@ -55,7 +55,7 @@ RUN_ELSEWHERE = {"frameworks.md"}
 """The page whose Python code is programs, which tests of their own run: tests/e2e/test_testing.py
 and tests/e2e/test_frameworks.py."""
 
-OTHER_FILES = {"apiVersion", "services", "startupProbe", "jobs", "scrape_configs"}
+OTHER_FILES = {"apiVersion", "services", "spec", "jobs", "scrape_configs"}
 """Keys at the top of YAML that other programs read."""
 
 
