@@ -204,14 +204,14 @@ def retry_while_unavailable(
 
     After ``patience`` seconds it is not repeated any more.
     """
-    pause, until = _PAUSE, clock.monotonic() + patience
+    pause, until = _PAUSE, clock.boottime() + patience
     for _ in range(tries - 1):
         try:
             return request()
         except MissingDatabaseError:
             raise  # a file that does not exist will hardly appear within seconds
         except TransientStoreError:
-            if clock.monotonic() + pause >= until:
+            if clock.boottime() + pause >= until:
                 raise
             clock.sleep(pause)
             pause *= 2

@@ -630,6 +630,7 @@ def test_a_document_that_there_is_not_is_told_as_json(site, page, query, status)
 @pytest.mark.parametrize("page", pages.PAGES)
 def test_every_page_names_its_document(schedules, site, page):
     schedules.add("k", "t", cron="0 * * * *")
+    schedules.access.store.history.beat(worker_record())
     path = "" if page == "timeline" else page
     shown = get(site, path, key="k")
     [given] = [given for tag, given in shown.tags if given.get("rel") == "alternate"]
