@@ -731,6 +731,8 @@ class ScheduleCollection:
     def close_alerts(self, alerts: Sequence[Alert], text: str) -> Sequence[Alert]:
         """Close open alerts by hand. The same incident is not told of again.
 
+        The audit trail tells of it.
+
         Args:
             alerts: the alerts.
             text: why, and who says so.
@@ -742,7 +744,15 @@ class ScheduleCollection:
             NotSupportedError: the store keeps no alerts now; the text names the fix.
         """
         store = self._alerts()
-        return self._send(lambda: store.close_alerts(alerts, text))
+        closed = self._send(lambda: store.close_alerts(alerts, text))
+        rules = dict[str, list[str]]()
+        for alert in closed:
+            if alert.key:
+                rules.setdefault(alert.key, []).append(str(alert.rule))
+        for key, each in rules.items():
+            about = {"rules": ", ".join(sorted(each))}
+            self.access.auditor.record_about("acknowledge", key, about)
+        return closed
 
     def _alerts(self) -> KeepsAlerts:
         keeping = self._store.alerts

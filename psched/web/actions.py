@@ -324,9 +324,7 @@ class _Acknowledge(Verb[str]):
         schedules, auditor = self._asked.schedules, access.auditor
         note = f": {auditor.note}" if auditor.note else ""
         closed = schedules.close_alerts(self._shown, f"closed by {auditor.author.name}{note}")
-        rules = ", ".join(sorted(str(alert.rule) for alert in closed))
-        auditor.record_about(self.name, key, {"rules": rules})
-        return rules
+        return ", ".join(sorted(str(alert.rule) for alert in closed))
 
 
 def _plan_of_acknowledge(asked: Asked) -> Plan:

@@ -113,6 +113,12 @@ def test_alerts_can_be_closed_by_hand(service, store):
     assert service.invoke("alerts", "a", "--close").stderr == "no open alert\n"
     assert [each["key"] for each in shown(service)] == ["b"]
     assert re.match(r"closed by \S+@\S+$", shown(service, "a", "--all")[0]["closed_text"])
+    with service.schedules() as schedules:
+        audited = [(each.action, each.key, each.after) for each in schedules.audit()]
+    assert audited == [
+        ("acknowledge", "a", '{"rules":"silent"}'),
+        ("acknowledge", "a", '{"rules":"late"}'),
+    ]
 
 
 @pytest.mark.parametrize(
