@@ -36,6 +36,8 @@ class Kind(StrEnum):
     """Somebody whose lease was over has changed the row."""
     UNSEEN = "unseen"
     """A record tells of a success that nobody has seen, or no record tells of a run."""
+    HOST = "host"
+    """A run was on a host that its schedule does not name."""
     STUCK = "stuck"
     """Nothing runs a row that is due, or nobody ends a lease."""
     STOPPED = "stopped"

@@ -320,7 +320,7 @@ class _Acknowledge(Verb[str]):
         self._shown = shown
 
     def apply(self, access: Any, key: str, only_if: Condition | None = None) -> str:  # noqa: ANN401
-        del only_if  # another alert stays open, because nobody has seen it
+        del key, only_if  # another alert stays open, because nobody has seen it
         schedules, auditor = self._asked.schedules, access.auditor
         note = f": {auditor.note}" if auditor.note else ""
         closed = schedules.close_alerts(self._shown, f"closed by {auditor.author.name}{note}")

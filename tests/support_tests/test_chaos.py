@@ -1,10 +1,12 @@
 """A chaos tells a lost record from a lost run."""
 
+from dataclasses import replace
+
 import pytest
 
 from psched.reports.findings import Kind, Violation
 from psched.testing.witnesses import Fault, Seen, Witness
-from support.chaos.run import lacks_only_records
+from support.chaos.run import check_hosts, lacks_only_records
 
 
 def witness(at, *, completed=True):
@@ -44,3 +46,20 @@ SLOW = Fault(at=100, until=103, host="h1", what="slow answers")
 def test_a_record_is_told_from_a_run(violation, witnesses, faults, is_record):
     seen = Seen(witnesses=witnesses, records=[], audits=[], faults=faults, lease=17, now=1000)
     assert lacks_only_records(violation, seen) is is_record
+
+
+@pytest.mark.parametrize(
+    ("key", "host", "is_right"),
+    [
+        ("s0", "h1", True),
+        ("s2", "h1", True),
+        ("s2", "h0", False),
+        ("s2!0mx3lmm6btasfwwf", "h2", False),
+        ("p13", "h2", True),
+        ("p13", "h1", False),
+        ("a4", "h2", True),
+    ],
+)
+def test_a_run_on_another_host_than_those_of_its_schedule_is_found(key, host, is_right):
+    found = [each.kind for each in check_hosts([replace(witness(100), key=key, host=host)])]
+    assert found == ([] if is_right else [Kind.HOST])

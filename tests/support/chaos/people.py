@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from psched.client.collection import ScheduleCollection
 from psched.errors import PschedError
 from psched.testing.simulation.plan import Step
 from support.chaos.journal import Journal, now
-from support.chaos.plan import SCHEDULES
+from support.chaos.plan import SCHEDULES, hosts_of_key
 from support.service import Service
 from support.waiting import wait_until
 
@@ -17,18 +18,23 @@ _COMMANDS = frozenset({"pause", "resume", "skip", "trigger", "cancel", "requeue"
 
 def add_all(schedules: ScheduleCollection, seed: int, seconds: float) -> None:
     """Add the schedules that exist at the beginning; see `People`."""
-    schedules.add_many(
-        [{"key": f"s{place}", **_schedule(place, seed, seconds)} for place in range(len(SCHEDULES))]
-    )
+    keys = (f"s{place}" for place in range(len(SCHEDULES)))
+    schedules.add_many([{"key": key, **_schedule(schedules, key, seed, seconds)} for key in keys])
 
 
-def _schedule(place: int, seed: int, seconds: float) -> dict[str, object]:
+def _hosts(schedules: ScheduleCollection, key: str) -> dict[str, Any]:
+    return {"hosts": hosts_of_key(key)} if schedules.access.settings.store_kind.keeps_lanes else {}
+
+
+def _schedule(schedules: ScheduleCollection, key: str, seed: int, seconds: float) -> dict[str, Any]:
+    place = int(key[1:])
     settings, does = SCHEDULES[place % len(SCHEDULES)]
     longest = min(does["longest"], seconds / 3)  # a short chaos is to end soon
     return {
         "type": f"t{place % 3}",
         "data": {"seed": seed, **does, "longest": longest},
         **settings,
+        **_hosts(schedules, key),
     }
 
 
@@ -79,7 +85,8 @@ class People:
             assert done.returncode in {0, 1}, done.stderr
             return f"psched exits with {done.returncode}"
         type_, pushed = f"t{step.place % 3}", f"p{number % 20}"
-        own = _schedule(number, self._seed, self._seconds)
+        added, task = f"a{number}", f"p{number}"
+        own = _schedule(schedules, added, self._seed, self._seconds)
         seconds = int(step.seconds)
 
         def now_() -> int:
@@ -88,13 +95,14 @@ class People:
         changes: dict[str, Callable[[], object]] = {
             "push": lambda: schedules.push(
                 # The limit is for those of its tasks that never end.
-                f"p{number}",
+                task,
                 type_,
                 own["data"],
                 run_at=now_() + seconds,
                 kill_timeout=6,
+                **_hosts(schedules, task),
             ),
-            "add": lambda: schedules.add(f"a{number}", **own),
+            "add": lambda: schedules.add(added, **own),
             "edit": lambda: schedules.edit(key, every=own["every"]),
             "pause": lambda: schedules.pause(key, now_() + 1 + seconds if number % 2 else None),
             "resume": lambda: schedules.resume(key, backfill=number % 3 == 0),

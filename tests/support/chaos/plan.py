@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 
+from psched.core.operations.extra_runs import schedule_key
 from psched.testing.simulation.plan import Step
 
 HOSTS = 3
@@ -51,6 +52,9 @@ SCHEDULES: Sequence[tuple[Mapping[str, object], Mapping[str, float]]] = (
 )
 """The schedules: their settings, and what their tasks do, see `support.chaos.tasks`."""
 
+HOSTS_OF: Sequence[Sequence[str] | None] = (None, None, ["h1"], ["h0", "h2"], ["h*"])
+"""The hosts of schedules and tasks, by the remainder of the number in their keys."""
+
 VERBS_UNRECORDED = ("push", "push", "push", "add", "trigger", "stop")
 """What people do where nothing is recorded: nothing that would let an occurrence not run."""
 
@@ -60,6 +64,11 @@ _VERBS_EVERY = 0.7
 
 _BEGIN = 3.0
 """Seconds from the start of the masters to the first fault."""
+
+
+def hosts_of_key(key: str) -> Sequence[str] | None:
+    """Which hosts may run what has this key, in a store that leaves rows to hosts."""
+    return HOSTS_OF[int(schedule_key(key)[1:]) % len(HOSTS_OF)]
 
 
 def draw(seed: int, seconds: float, store: str) -> list[Step]:

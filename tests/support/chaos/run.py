@@ -3,7 +3,7 @@
 import random
 import signal
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from pathlib import Path
 from psched.app import make_store, read_config
 from psched.client.verifier import Verifier
 from psched.core.history.protocol import AuditSelection
+from psched.core.hosts import lane_of, serves
 from psched.core.model import QUARANTINED, SET_ASIDE, Row
 from psched.core.operations.extra_runs import schedule_key
 from psched.reports.findings import Kind, Violation
@@ -26,7 +27,7 @@ from psched.testing.witnesses import (
 from support.chaos.journal import Journal, now, unix
 from support.chaos.nemesis import Host, Nemesis
 from support.chaos.people import People, add_all
-from support.chaos.plan import HOSTS, SCHEDULES, VERBS, draw
+from support.chaos.plan import HOSTS, SCHEDULES, VERBS, draw, hosts_of_key
 from support.processes import kill
 from support.proxy import Proxy
 from support.run_log import Run
@@ -150,6 +151,8 @@ class Chaos:
             if each.kind is not Kind.OVERLAP and not lacks_only_records(each, seen)
         ]
         violations += [*check_witnesses(seen)]
+        if self._settings.store_kind.keeps_lanes:
+            violations += [*check_hosts(self._witnesses)]
         if history is None:
             violations += [*check_all_ran(rows, self._witnesses)]
         return Result(
@@ -187,6 +190,7 @@ class Chaos:
             graceful_timeout=3,
             graceful_kill_limit=2,
             pid_file="master.pid",
+            host_name=name,
         )
         return Host(name, service, proxy, [service.start(generation=0)])
 
@@ -317,6 +321,17 @@ def lacks_only_records(violation: Violation, seen: Seen) -> bool:
         and seen.explain(witness.started, witness.started + seen.lease, witness.host)
     }
     return violation.kind is Kind.MISSING and len(done) >= violation.count
+
+
+def check_hosts(witnesses: Iterable[Witness]) -> Iterator[Violation]:
+    """Yield each run on a host that its schedule does not name."""
+    for witness in witnesses:
+        hosts = hosts_of_key(witness.key)
+        if not serves({witness.host}, lane_of(hosts)):
+            text = f"ran on {witness.host}, which is not one of its hosts {hosts}"
+            yield Violation(
+                kind=Kind.HOST, key=witness.key, instant=witness.scheduled_time, text=text
+            )
 
 
 def check_all_ran(rows: Sequence[Row], witnesses: Sequence[Witness]) -> Iterator[Violation]:
