@@ -11,7 +11,7 @@ from pathlib import Path
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
 LIMITS = {
-    "worker": {"files": 48, "calls": 350, "depth": 19},
+    "worker": {"files": 50, "calls": 350, "depth": 19},
     "runner": {"files": 20, "calls": 50, "depth": 11},
     "add": {"files": 55, "modules": 110},
     "list": {"files": 51, "modules": 110},

@@ -51,7 +51,7 @@ class TestPerfectSchedStore(
 
 def test_every_method_of_the_protocol_is_written_anew():
     """One that was left out would be the protocol's own, which does nothing, or not much."""
-    left_out = {"settle_and_claim", "replace_many", "join_transaction", "plan_init"}
+    left_out = {"settle_and_claim", "lanes", "replace_many", "join_transaction", "plan_init"}
     methods = [name for name, value in vars(Store).items() if callable(value) and name[0] != "_"]
     assert {"claim", "settle", "disconnect"} <= {*methods}
     assert {n for n in methods if getattr(PerfectSchedStore, n) is getattr(Store, n)} == left_out
