@@ -9,9 +9,10 @@ from psched.cli.schedules.listing import SHOWN_STATES, found_as
 from psched.cli.shown import shown_status
 from psched.web.actions import links_for_many
 from psched.web.asked import Asked, Cell, Page, Table, link
-from psched.web.search import HINTS, MOST_READ, Found, parse_search, word_of
+from psched.web.search import HINTS, MOST_READ, QUALIFIERS, Found, parse_search, word_of
 
 _TYPES = 200  # the most types that are listed, those with the most rows first
+_QUALIFIED = tuple(f"{name}:" for name in QUALIFIERS)
 
 
 def queue_page(asked: Asked) -> Page:
@@ -23,7 +24,7 @@ def queue_page(asked: Asked) -> Page:
     rows = Counter[str]()
     for row, last in found.rows:
         rows[row.type] += 1
-        as_found = found_as(shown_status(row, now, last))
+        as_found = found_as(row, shown_status(row, now, last))
         wanted = (each for each in as_found if not search.states or each in search.states)
         counts.setdefault(row.type, Counter()).update(wanted)
     totals = sum(counts.values(), Counter[str]())
@@ -68,4 +69,6 @@ def queue_page(asked: Asked) -> Page:
 
 
 def _quoted(key: str) -> str:
-    return f'"{key}"' if any(map(str.isspace, key)) else key
+    """A key as text of a search, also if it begins as a qualifier does."""
+    is_word = not any(map(str.isspace, key)) and not key.startswith(_QUALIFIED)
+    return key if is_word else f'"{key}"'

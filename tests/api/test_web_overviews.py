@@ -3,6 +3,7 @@
 import pytest
 
 from support.run_records import not_run, run_record, worker_record
+from support.waiting import wait_until
 from support.web_pages import get, site_of
 
 ODD = "<b>a</b>&?key=x#/../%41 'é\""
@@ -102,6 +103,38 @@ def test_a_number_of_the_queue_leads_to_what_it_counts(site):
             assert "<b>" not in query.get("q", "")  # no search finds a type with a quote and blanks
             found = get(site, "api/v1/schedules.json", **query).json["schedules"]
             assert len(found) == int(text)
+
+
+def test_the_queue_counts_what_is_stopping_or_has_lost_its_lease_as_a_search_does(schedules, site):
+    for key in "stops", "lost":
+        schedules.add(key, "t", cron="* * * * *", next_run_time=1_000_000_000)
+        claimed = schedules._store.claim("n1.1", limit=1, alive_time=1, shortest=1, horizon=0)
+        assert len(claimed.rows) == 1
+        if key == "stops":
+            schedules[key].stop()
+    found = {}
+
+    def is_lost():
+        return any("state:due" in query["q"] for _, query in get(site, "queue").cells())
+
+    wait_until(is_lost, what="the end of the lease")
+    for text, query in get(site, "queue").cells():
+        listed = get(site, "api/v1/schedules.json", **query).json["schedules"]
+        assert len(listed) == int(text), query
+        found |= {query["q"]: int(text)}
+    assert found["type:t state:stopping"] == found["type:t state:due"] == 1
+
+
+@pytest.mark.parametrize("key", ["state:due", "type:x", "label:l", "state:odd"])
+def test_the_queue_of_a_key_like_a_qualifier_leads_to_this_key(schedules, site, key):
+    schedules.add(key, "t", next_time=FAR)
+    schedules.add("other", "x", next_time=FAR, label="l")
+    page = get(site, "queue", q=f'"{key}"')
+    assert page.status == 200
+    assert page.cells()
+    for _, query in page.cells():
+        listed = get(site, "api/v1/schedules.json", **query).json["schedules"]
+        assert [each["key"] for each in listed] == [key]
 
 
 @pytest.mark.usefixtures("queued")

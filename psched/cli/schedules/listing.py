@@ -286,9 +286,11 @@ def find_rows(
     )
 
 
-def found_as(status: str) -> list[str]:
+def found_as(row: Row, status: str) -> list[str]:
     """The statuses for which people find a row that is shown with a status."""
-    return [status, *(wider for wider, more in _INCLUDED.items() if status in more)]
+    wider = (each for each, more in _INCLUDED.items() if status in more and each != status)
+    # A row whose task has lost its lease is due, but stored as running, not as waiting.
+    return [status, *(each for each in wider if row.state in _STORED.get(each, (each,)))]
 
 
 def last_runs_of(schedules: ScheduleCollection) -> FindLast | None:
