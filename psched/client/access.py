@@ -205,17 +205,23 @@ def retry_while_unavailable(
     After ``patience`` seconds it is not repeated any more.
     """
     pause, until = _PAUSE, clock.boottime() + patience
-    for _ in range(tries - 1):
+    unknown: UnknownOutcomeError | None = None
+    for left in reversed(range(tries)):
         try:
             return request()
         except MissingDatabaseError:
             raise  # a file that does not exist will hardly appear within seconds
-        except TransientStoreError:
-            if clock.boottime() + pause >= until:
-                raise
+        except TransientStoreError as error:
+            if isinstance(error, UnknownOutcomeError):
+                unknown = error
+            if not left or clock.boottime() + pause >= until:
+                if unknown is None or unknown is error:
+                    raise
+                # The last error says that nothing was applied, but only by the last try.
+                raise unknown from error
             clock.sleep(pause)
             pause *= 2
-    return request()
+    raise AssertionError
 
 
 # --- waiting ------------------------------------------------------------------------------

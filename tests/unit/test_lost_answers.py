@@ -1,12 +1,21 @@
 """Tests that a write without an answer is recognised by the rows that it has written."""
 
 from dataclasses import replace as changed
+from functools import partial
+from math import inf
 
 import pytest
 
 from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
-from psched.client.access import LostAnswers, was_replaced, was_requeued, were_inserted
+from psched.client.access import (
+    LostAnswers,
+    retry_while_unavailable,
+    was_replaced,
+    was_requeued,
+    were_inserted,
+)
 from psched.core.model import Row
+from psched.testing import ManualClock
 
 WANTED = Row(key="k", type="t", data='{"n":1}', next_time=60, next_run_time=60)
 ADDED = changed(WANTED, settled_by="mine", created_at=1000)
@@ -78,3 +87,19 @@ def test_a_requeued_row_is_recognised_also_if_it_has_ended_again():
     assert was_requeued(changed(written, status="finished", version=3), written)
     assert not was_requeued(changed(RUN, version=3), written)
     assert not was_requeued(written, written)
+
+
+@pytest.mark.parametrize("patience", [inf, 0.5])
+def test_an_outcome_that_is_unknown_stays_unknown_though_the_store_refuses_the_repetition(patience):
+    """Otherwise a caller would take the change for one that was not made, and make it again."""
+    answers = [UnknownOutcomeError("lost"), *(StoreUnavailableError(str(n)) for n in range(9))]
+    raised = iter(answers)
+
+    def request():
+        raise next(raised)
+
+    send = partial(retry_while_unavailable, clock=ManualClock(), tries=5, patience=patience)
+    with pytest.raises(UnknownOutcomeError, match="lost"):
+        send(request)
+    with pytest.raises(StoreUnavailableError):
+        send(request)
