@@ -46,8 +46,8 @@ class Users:
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
-        self._seen: tuple[int, ...] = ()
-        self._entries: dict[str, Entry] = {}
+        # One pair, so that no thread puts what the file said before with what it looks like now.
+        self._known: tuple[tuple[int, ...], dict[str, Entry]] = (), {}
         self.read()
 
     def read(self) -> dict[str, Entry]:
@@ -55,16 +55,17 @@ class Users:
         try:
             found = self._path.stat()
             seen = found.st_mtime_ns, found.st_size, found.st_ino
-            if seen == self._seen:
-                return self._entries
+            known, entries = self._known
+            if seen == known:
+                return entries
             text = self._path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"users: {self._path} cannot be read: {error}") from None
         if (refusal := refusal_of_file(self._path)) is not None:
             raise ConfigError(f"users: is refused, because whoever may write it gets in: {refusal}")
-        self._entries = dict(self._parse(text))
-        self._seen = seen
-        return self._entries
+        entries = dict(self._parse(text))
+        self._known = seen, entries
+        return entries
 
     def _parse(self, text: str) -> list[tuple[str, Entry]]:
         made = []

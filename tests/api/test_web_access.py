@@ -3,13 +3,13 @@
 import logging
 import os
 from hashlib import sha256
-from threading import Event, Thread
+from threading import Event, Thread, current_thread
 
 import pytest
 
 from psched.base.errors import ConfigError
 from psched.testing import ManualClock
-from psched.web.secret import LINK_AGE, Secret, new_token
+from psched.web.secret import LINK_AGE, Secret, digest, new_token
 from psched.web.users import User, Users
 from support.web_pages import Browser, ask, get, site_of
 
@@ -441,6 +441,45 @@ def test_below_a_path_the_pages_begin_at_their_folder(make, secret):
         Browser(make(), SCRIPT_NAME="/tools/psched").post("login", token=secret.token).cookies
     )
     assert "; Path=/tools/psched;" in cookie
+
+
+def test_a_user_who_was_removed_while_another_thread_read_the_file_stays_removed(tmp_path):
+    path, token = tmp_path / "users", new_token()
+    path.write_text(f"eve admin {digest(token)}\n")
+    has_read, has_begun, may_end = Event(), Event(), Event()
+
+    class Held(Users):
+        """Two threads read the file: one before it is changed, and is slow, the other after it."""
+
+        def _parse(self, text):
+            if text and current_thread() is slow:
+                has_read.set()
+                assert has_begun.wait(20)
+            return super()._parse(text)
+
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            if current_thread() is other:  # after the first thing that it has noted
+                has_begun.set()
+                assert may_end.wait(20)
+
+    slow = other = None
+    users = Held(path)
+    slow, other = Thread(target=users.read), Thread(target=users.read)
+    path.write_text(f"eve admin {digest(token)} # \n")
+    slow.start()
+    try:
+        assert has_read.wait(20)
+        path.write_text("")
+        other.start()
+        assert has_begun.wait(20)
+        slow.join(20)
+    finally:
+        has_begun.set()
+        may_end.set()
+        slow.join()
+        other.join()
+    assert users.by_token(token) is None
 
 
 def test_a_client_that_sends_slowly_makes_nobody_wait(make):
