@@ -9,7 +9,12 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from psched.app import CLOCK
-from psched.base.errors import AlreadyFinishedError, InvalidError
+from psched.base.errors import (
+    AlreadyFinishedError,
+    InvalidError,
+    StoreError,
+    UnknownOutcomeError,
+)
 from psched.base.texts import counted, visible
 from psched.cli.history.alerts import sentence
 from psched.cli.operate.chosen import closing, lines_of, result_of
@@ -42,6 +47,10 @@ MOST = 500
 _NAMED = 5  # the most keys that a sentence names
 _LONGEST_LINK = 1500  # the most characters of the keys in the address of an inverse
 _UNDONE_AT_ONCE = 20  # the most extra runs that an inverse cancels
+
+
+class PartlyDoneError(UnknownOutcomeError):
+    """The store failed when some of several schedules were changed; the text says how many."""
 
 
 class Field(NamedTuple):
@@ -503,7 +512,21 @@ def do(name: str, asked: Asked) -> Done:
     def confirm(keys: Sequence[str]) -> bool:
         return _digest(keys) == plan.fixed["seen"]
 
-    result = asked.schedules.select(*plan.keys).change(plan.verb, confirm=confirm)
+    begun = list[str]()
+
+    def report(key: str, _: object) -> None:
+        begun.append(key)
+
+    try:
+        result = asked.schedules.select(*plan.keys).change(
+            plan.verb, report=report, confirm=confirm
+        )
+    except StoreError as error:
+        if not begun:
+            raise
+        done = f"{len(begun)} of {counted(len(plan.keys), 'schedule')} were dealt with before"
+        text = f"{done}; look what was {plan.verb.done} before you do it again: {error}"
+        raise PartlyDoneError(text) from error
     inverse, href = "", ""
     keys = [*result.extra_runs.values()] if name == "trigger" else result.changed
     listed = "\n".join(keys)

@@ -73,6 +73,9 @@ _OF_PROGRAMS = ("key", "dry_run")
 _CONFLICTS = (AlreadyExistsError, AlreadyFinishedError, ChangedMeanwhileError)
 """The errors about a schedule that is not as the visitor has seen it."""
 
+_TELLING = (StoreBusyError, actions.PartlyDoneError)
+"""The errors of the store that say more than that it has not answered in time."""
+
 _log = logging.getLogger("psched.web")
 
 
@@ -461,7 +464,7 @@ class Site:
             case _ if isinstance(error, _CONFLICTS):
                 return _refusal(HTTPStatus.CONFLICT, self._told(error))
         text, is_away = self._told(error), isinstance(error, TransientStoreError)
-        if is_away and took >= 0.8 * DEADLINE and not isinstance(error, StoreBusyError):
+        if is_away and took >= 0.8 * DEADLINE and not isinstance(error, _TELLING):
             _log.warning("the store has not answered for %.1f s: %s", took, text)
             text = f"The store has not answered for {took:.0f} s."
             if isinstance(error, UnknownOutcomeError):

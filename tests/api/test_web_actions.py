@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from psched.base.errors import StoreUnavailableError
 from psched.testing.store_contract.alerts import alert, raised
 from psched.web import actions
 from support.run_records import not_run
@@ -247,6 +248,27 @@ def test_what_a_search_finds_since_it_was_counted_is_not_changed(schedules, brow
     assert {status(schedules, key) for key in ("mail-1", "mail-2")} == {"waiting"}
     assert "2 schedules will be paused" in refused.text
     assert browser.send(refused).status == 303
+
+
+def test_if_the_store_fails_among_several_it_is_told_that_some_were_changed(
+    schedules, browser, monkeypatch
+):
+    """Otherwise they would be triggered again with the others."""
+    schedules.add("l", "t", cron="0 3 * * *")
+    page, add, left = browser.get("act", do="trigger", q="*"), schedules._store.add, [1]
+
+    def add_once(*args, **more):
+        if not left:
+            raise StoreUnavailableError("away")
+        left.pop()
+        return add(*args, **more)
+
+    monkeypatch.setattr(schedules._store, "add", add_once)
+    told = browser.send(page)
+    assert told.status == 503
+    assert "1 of 2 schedules were dealt with before" in told.text
+    assert "look what was triggered before you do it again" in told.text
+    assert "Refresh" not in told.headers
 
 
 def test_a_key_like_a_pattern_chooses_nothing_else(schedules, browser):
