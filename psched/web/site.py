@@ -426,7 +426,7 @@ class Site:
             request.environ.get("waitress.client_disconnected", bool),
             visitor.right,
         )
-        with self._turn():
+        with self._turn(asked.is_gone):
             began = CLOCK.monotonic()
             try:
                 page = make(asked)
@@ -437,19 +437,24 @@ class Site:
             return page
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _turn(self, is_gone: Callable[[], bool]) -> Iterator[None]:
         """Wait for those who read the store before; this must not take long if the store hangs.
 
         All threads of the application around this one could wait here.
         """
         since = CLOCK.monotonic()
-        if not self._lock.acquire(timeout=_LONGEST_WAIT):
+        has_to_wait = not self._lock.acquire(blocking=False)
+        if has_to_wait and not self._lock.acquire(timeout=_LONGEST_WAIT):
             text = "Others wait for an answer of the store, too. Try again in a minute."
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, text, ("Retry-After", "60"))
         try:
             if self._away_at > since:  # those before have found out
                 text = "The store does not answer. Try again in a minute."
                 raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, text, ("Retry-After", "60"))
+            if has_to_wait and is_gone():
+                # Who is tired of waiting sends a form again, which must not be done twice.
+                text = "You have hung up while others were answered, so nothing was done."
+                raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, text)
             yield
         finally:
             self._schedules.close()

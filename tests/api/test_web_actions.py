@@ -271,6 +271,28 @@ def test_if_the_store_fails_among_several_it_is_told_that_some_were_changed(
     assert "Refresh" not in told.headers
 
 
+def test_what_waits_for_others_is_not_done_after_its_browser_has_hung_up(schedules, browser):
+    """Who is tired of waiting sends the form again: one of the two must do it."""
+
+    class Taken:
+        """A lock that others always have first."""
+
+        def acquire(self, *, blocking=True, timeout=-1):
+            return blocking and timeout
+
+        def release(self):
+            pass
+
+    page, browser.site._lock = browser.get("act", do="trigger", key="k"), Taken()
+    browser.environ["waitress.client_disconnected"] = lambda: True
+    refused = browser.send(page)
+    assert (refused.status, refused.headers.get("Refresh")) == (503, None)
+    assert "nothing was done" in refused.text
+    browser.environ["waitress.client_disconnected"] = lambda: False
+    assert browser.send(page).status == 303
+    assert [each.action for each in schedules.audit("k")] == ["trigger", "add"]
+
+
 def test_a_key_like_a_pattern_chooses_nothing_else(schedules, browser):
     schedules.add("ka*", "t", cron="0 4 * * *")
     schedules.add("kab", "t", cron="0 4 * * *")
