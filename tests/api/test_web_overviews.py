@@ -2,6 +2,7 @@
 
 import pytest
 
+from psched.testing.store_contract.alerts import alert, raised
 from support.run_records import not_run, run_record, worker_record
 from support.waiting import wait_until
 from support.web_pages import get, site_of
@@ -192,6 +193,28 @@ def test_only_what_happened_in_the_span_is_shown_and_the_rest_is_counted(site, h
     assert "the first 2 of 3 runs" in shown.text
     [more] = shown.links("events")
     assert more["limit"] == "20"
+
+
+def test_alerts_about_schedules_and_hosts_are_among_what_happened(schedules, site):
+    schedules.add(ODD, "t", cron="0 0 1 1 *")
+    told = {"text": "<script>late</script>", "scheduled_time": 1_000_000_000}
+    # One is over. That of a host is about no schedule.
+    schedules.close_alerts(raised(schedules._store, alert(ODD, **told)), "<i>over</i>")
+    raised(schedules._store, alert("", host="<i>h</i>", rule="worker_died", text="silent"))
+    page = get(site, "events")
+    assert "late: <script>late</script>" in page.text
+    assert "worker_died: silent" in page.text
+    assert "<i>" not in page.body
+    assert "<script" not in page.body
+    assert page.links("occurrence") == [{"key": ODD, "time": "1000000000"}]
+    assert page.links("schedule") == [{"key": ODD}, {"key": ODD}]  # that of the change, too
+    document = get(site, "api/v1/events.json").json
+    kinds = [each["what"] for each in document["events"]]
+    assert sorted(kinds) == ["alert", "alert", "change"]
+    found = [each["alert"] for each in document["events"] if each["what"] == "alert"]
+    assert {each["rule"] for each in found} == {"late", "worker_died"}
+    only = get(site, "api/v1/events.json", key=ODD).json["events"]
+    assert [each["what"] for each in only] == ["change", "alert"]
 
 
 @pytest.mark.parametrize(
