@@ -21,6 +21,7 @@ from psched.base.errors import (
     NotFoundError,
     PschedError,
     StoreBusyError,
+    StoreSlowError,
     TransientStoreError,
     UnknownOutcomeError,
 )
@@ -469,6 +470,8 @@ class Site:
             case _ if isinstance(error, _CONFLICTS):
                 return _refusal(HTTPStatus.CONFLICT, self._told(error))
         text, is_away = self._told(error), isinstance(error, TransientStoreError)
+        if isinstance(error, StoreBusyError) and not isinstance(error, StoreSlowError):
+            is_away = False  # somebody holds a lock: others can read meanwhile
         if is_away and took >= 0.8 * DEADLINE and not isinstance(error, _TELLING):
             _log.warning("the store has not answered for %.1f s: %s", took, text)
             text = f"The store has not answered for {took:.0f} s."

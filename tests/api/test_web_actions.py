@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from psched.base.errors import StoreUnavailableError
+from psched.base.errors import StoreBusyError, StoreUnavailableError
 from psched.testing.store_contract.alerts import alert, raised
 from psched.web import actions
 from support.run_records import not_run
@@ -269,6 +269,22 @@ def test_if_the_store_fails_among_several_it_is_told_that_some_were_changed(
     assert "1 of 2 schedules were dealt with before" in told.text
     assert "look what was triggered before you do it again" in told.text
     assert "Refresh" not in told.headers
+
+
+def test_while_a_schedule_is_locked_its_form_is_shown_with_the_reason(
+    schedules, browser, monkeypatch
+):
+    """The store has answered: nobody who waits is told that it does not."""
+
+    def fail(*_args, **_more):
+        raise StoreBusyError("it is locked")
+
+    page = browser.get("act", do="cancel", key="k")
+    monkeypatch.setattr(schedules._store, "replace", fail)
+    told = browser.send(page)
+    assert told.status == 503
+    assert "it is locked" in told.text
+    assert told.form("do")["key"] == "k"
 
 
 def test_what_waits_for_others_is_not_done_after_its_browser_has_hung_up(schedules, browser):
