@@ -458,8 +458,10 @@ class Site:
                 raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, text)
             yield
         finally:
-            self._schedules.close()
-            self._lock.release()
+            try:
+                self._schedules.close()
+            finally:
+                self._lock.release()
 
     def _failure(self, error: Exception, key: str = "", took: float = 0.0) -> Page:
         match error:
