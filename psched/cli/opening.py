@@ -7,7 +7,7 @@ database, commands that write refuse, and commands that read warn.
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from psched.cli.options import ConfigLocation
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
+from psched.core.history.records import WorkerRecord
 from psched.core.hosts import hosts_of, serves
 
 if TYPE_CHECKING:
@@ -86,10 +87,7 @@ def open_to_change(settings: Config, note: str | None = None) -> Iterator[Schedu
 
 def warn_of_types(schedules: ScheduleCollection, types: Iterable[str]) -> None:
     """Warn on standard error about types that no worker of the last day takes, if that is known."""
-    try:
-        seen = [worker.taken_types for worker in schedules.workers_seen(86_400)]
-    except (NotSupportedError, StoreError):
-        return
+    seen = [worker.taken_types for worker in _workers_seen(schedules)]
     taken = sorted({type_ for each in seen for type_ in each or ()})
     for each in dict.fromkeys(types) if seen and None not in seen else ():
         if each not in taken:
@@ -101,14 +99,19 @@ def warn_of_hosts(schedules: ScheduleCollection, lanes: Iterable[str | None]) ->
     """Warn on standard error about hosts that were not seen in the last day, if that is known."""
     if not (wanted := [*filter(None, dict.fromkeys(lanes))]):
         return
-    try:
-        seen = [worker.host_names for worker in schedules.workers_seen(86_400)]
-    except (NotSupportedError, StoreError):
-        return
+    seen = [worker.host_names for worker in _workers_seen(schedules)]
     for lane in wanted if seen else ():
         if not any(serves(names, lane) for names in seen):
             named = " or ".join(hosts_of(lane) or ())
             click.echo(f"Warning: no host seen in the last day is {visible(named)}", err=True)
+
+
+def _workers_seen(schedules: ScheduleCollection) -> Sequence[WorkerRecord]:
+    """The workers of the last day; none if they are not known, because these are only warnings."""
+    try:
+        return schedules.workers_seen(86_400)
+    except (NotSupportedError, StoreError):
+        return ()
 
 
 def warn_of_other_database(settings: Config) -> None:

@@ -34,7 +34,7 @@ class Host:
     clock: float | None
 
 
-def hosts_of(workers: Sequence[WorkerRecord], now: int) -> Iterator[Host]:
+def hosts_seen(workers: Sequence[WorkerRecord], now: int) -> Iterator[Host]:
     """The hosts of some workers, by their names."""
     by_host: dict[str, list[WorkerRecord]] = {}
     for worker in sorted(workers, key=lambda each: each.seen):

@@ -11,7 +11,7 @@ from psched.cli.text_table import Column, View
 from psched.cli.time_format import format_took
 from psched.core.history.records import nonce_of
 from psched.core.model import RUNNING, Row
-from psched.reports.hosts import SHOWN_FOR, hosts_of
+from psched.reports.hosts import SHOWN_FOR, hosts_seen
 from psched.web.asked import REFRESH, Asked, Page, run_link, schedule_link, table_of
 
 _SHOWN = 100  # the most tasks that are listed
@@ -42,7 +42,7 @@ def hosts_page(asked: Asked) -> Page:
     """The page of the hosts."""
     seen = asked.schedules.overview(_SHOWN)
     workers = asked.schedules.workers_seen(SHOWN_FOR)
-    hosts = [*hosts_of(workers, floor(seen.now))]
+    hosts = [*hosts_seen(workers, floor(seen.now))]
     names = {worker.nonce: worker.host for worker in workers}
     running = [_Running(names.get(nonce_of(row.owner or ""), ""), row) for row in seen.running]
     running.sort(key=lambda task: task.host)

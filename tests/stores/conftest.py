@@ -52,7 +52,10 @@ def settings(database):
 
 @pytest.fixture
 def redis_cli(database):
-    """A function that sends a command to the Redis server of the fixture ``database``."""
+    """A function that sends a command to the Redis server of the fixture ``database``.
+
+    Texts in the answer are bytes.
+    """
     number = int(database.url.rpartition("/")[2])
     return lambda *command: database.server.query(*command, db=number)
 

@@ -326,7 +326,7 @@ def test_a_statement_costs_as_much_as_it_is_asked_for(crowd, name):
 
 @pytest.mark.parametrize("name", LANED)
 def test_a_claim_from_several_lanes_reads_only_these(crowd, name):
-    """Of another host, very many rows are due longest."""
+    """Very many rows of another host have been due for longer."""
     if name in NOT_SENT[crowd.kind] or not len(crowd.store.look(["flood10"])):
         return
     lanes = [f"own{i}" for i in range(MOST_LANES)]

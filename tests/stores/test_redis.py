@@ -46,13 +46,6 @@ def database(open_database):
 
 
 @pytest.fixture
-def redis_cli(database):
-    """A function that sends a command to the server; texts in the answer are bytes."""
-    number = int(database.url.rpartition("/")[2])
-    return lambda *command: database.server.query(*command, db=number)
-
-
-@pytest.fixture
 def configured(redis_cli):
     """A context manager that changes settings of the server for a block."""
 

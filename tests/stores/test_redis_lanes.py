@@ -22,12 +22,6 @@ def database(open_database):
 
 
 @pytest.fixture
-def redis_cli(database):
-    number = int(database.url.rpartition("/")[2])
-    return lambda *command: database.server.query(*command, db=number)
-
-
-@pytest.fixture
 def store(database):
     with store_factory(database.url, host_name="db1") as open_store:
         store = open_store()

@@ -15,7 +15,7 @@ from psched.cli.options import ConfigLocation
 from psched.cli.output import one_line
 from psched.cli.text_table import Column, View, print_table
 from psched.cli.time_format import short_time
-from psched.reports.hosts import SHOWN_FOR, Host, hosts_of
+from psched.reports.hosts import SHOWN_FOR, Host, hosts_seen
 from psched.reports.redaction import Redaction
 
 
@@ -34,7 +34,7 @@ def hosts(location: ConfigLocation, *, as_json: bool) -> None:
     settings = settings_to_read(location)
     with open_schedules(settings) as schedules:
         now = schedules.now()
-        found = [*hosts_of(schedules.workers_seen(SHOWN_FOR), floor(now))]
+        found = [*hosts_seen(schedules.workers_seen(SHOWN_FOR), floor(now))]
     if as_json:
         click.echo(json.dumps([*map(asdict, found)]))
     elif not print_table(COLUMNS, found, View(now, Redaction(settings.redact))):

@@ -499,7 +499,7 @@ class _Served:
         )
 
     def lock(self, columns: str, condition: str) -> str:
-        """The same query, which locks the rows that no other session has locked."""
+        """A query for the first ``:limit`` rows that no other session has locked; it locks them."""
         parts = self._of_each(columns, condition, ":limit FOR UPDATE SKIP LOCKED")
         if len(parts) == 1:
             return parts[0]
