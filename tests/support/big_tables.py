@@ -51,7 +51,8 @@ def big_store(
     else:
         name = server.create_database()
         url = server.url(name)
-    with store_factory(url, timeout=60) as open_store:
+    # On a busy machine, one statement that fills a table takes longer than a minute.
+    with store_factory(url, timeout=600) as open_store:
         store: Any = open_store()
         store.init()
         store._connector.run(lambda connection: gather(connection, store))

@@ -230,7 +230,7 @@ def test_status_signal_and_use_of_a_program_are_those_of_its_run(helped):
 
 
 def test_a_time_limit_stops_a_program_and_all_that_it_has_started(helped):
-    start(helped, "busy", "busy", kill_timeout=1)
+    start(helped, "busy", "busy", kill_timeout=10)  # it has to say first that it has started
     helped.start()
     wait_until((helped.home / "started").exists, what="a start")
     assert len(found_processes()) >= 2
