@@ -14,7 +14,7 @@ from psched.application.dispatch import Dispatch, Router, Target
 from psched.base.log import Log
 from psched.process.link import Link
 from psched.runner.runner import Runner
-from psched.runner.shared_memory import StopFlags
+from psched.runner.shared_memory import StopFlags, StopFlagTable
 from psched.runner.standard_streams import PIPE
 from psched.runner.stop import Stop
 
@@ -56,8 +56,11 @@ def rehearse(stop: Stop, log: Log) -> None:
     """
     process, environment = log.process, dict(os.environb)
     try:
+        table = StopFlagTable(1)
+        table.close()
         for _ in range(_TIMES):
-            _run(stop, log)
+            _run(stop, log, table)
+        stop.receive(StopFlags())  # so that nothing refers to the memory any more
     except OSError:
         return  # no descriptor is left; runners then copy more memory
     finally:
@@ -66,7 +69,7 @@ def rehearse(stop: Stop, log: Log) -> None:
         os.environb.update(environment)
 
 
-def _run(stop: Stop, log: Log) -> None:
+def _run(stop: Stop, log: Log, table: StopFlagTable) -> None:
     dispatch = _Routes()
     runner = Runner(
         find=Router(dispatch, {}).find,
@@ -80,6 +83,6 @@ def _run(stop: Stop, log: Log) -> None:
     runner.before_fork(collects=False)  # else what is registered for the end would run now
     ours, theirs = Link.pair()
     ours.send({"run": _EMPTY}, b"{}")
-    runner.run(theirs, StopFlags())
+    runner.run(table, 0, theirs)
     ours.close()
     theirs.close()

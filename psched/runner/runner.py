@@ -46,7 +46,7 @@ from psched.runner.coroutines import run_in_loop
 from psched.runner.failures import failed, lacks_room
 from psched.runner.messages import TO_RUNNER, ProgramEnd
 from psched.runner.python_exit import PythonExit
-from psched.runner.shared_memory import StopFlags, pack
+from psched.runner.shared_memory import StopFlags, StopFlagTable, pack
 from psched.runner.standard_streams import PIPE, RAW, StandardStreams
 from psched.runner.stop import Stop
 
@@ -273,9 +273,12 @@ class Runner:
             self._log.followers.update(self._streams.save())
             self._log.leave_standard_streams()
 
-    def run(self, link: Link, stop_flags: StopFlags) -> int:
-        """Run tasks in this process until it must exit; return the exit status."""
-        self._link = link
+    def run(self, table: StopFlagTable, place: int, link: Link) -> int:
+        """Run tasks in this process until it must exit; return the exit status.
+
+        Its flags have this place in the table of its fork server.
+        """
+        self._link, stop_flags = link, table.at(place)
         # A stored payload can have `LARGEST` characters, but this limit counts bytes, and a
         # character can need four bytes in UTF-8.
         link.expects, link.data_limit = TO_RUNNER, 4 * LARGEST

@@ -52,7 +52,7 @@ from psched.runner.forker import Forker, Origin
 from psched.runner.messages import TO_FORK_SERVER
 from psched.runner.rehearsal import rehearse
 from psched.runner.runner import Runner
-from psched.runner.shared_memory import StopFlags, StopFlagTable
+from psched.runner.shared_memory import StopFlagTable
 from psched.runner.stop import Stop
 from psched.service.immortal import make_code_immortal
 
@@ -259,12 +259,9 @@ def serve(
     few = types is not None and len(types) <= _MOST_TYPES
     told = {"loaded": types if few else None, "failed": None}
     channel.send({**told, "programs": leaves_programs(dispatch)})
-    run = runner.run
-    if plan["confined"]:
-        run = partial(run_confined, runner)
     return Forker(
         channel,
-        lambda place, link: run(link, flags.at(place)),
+        partial(run_confined, runner, flags) if plan["confined"] else partial(runner.run, flags),
         keep=[*log.descriptors, *opened.inherited()],
         before_fork=partial(runner.before_fork, collects=plan["collects"]),
         load_store=settings.load_store,
@@ -335,7 +332,7 @@ class _Settings:
         return answer_request(question, self.read())
 
 
-def run_confined(runner: Runner, link: Link, stop_flags: StopFlags) -> int:
+def run_confined(runner: Runner, flags: StopFlagTable, place: int, link: Link) -> int:
     """Run the tasks of a runner in a process that can send signals only to its own."""
     kernel.confine_signals()
-    return runner.run(link, stop_flags)
+    return runner.run(flags, place, link)

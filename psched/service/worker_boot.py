@@ -311,13 +311,11 @@ def make_runner_pool(
         hooks=hooks or Dispatch(),
         stop=Stop(),
     )
-    run = runner.run
-    if settings.task_signals == "own":
-        run = partial(run_confined, runner)
+    run = partial(run_confined, runner) if settings.task_signals == "own" else runner.run
 
     def origin(flags: StopFlagTable) -> Origin:
         return forked_with(
-            lambda place, link: run(link, flags.at(place)),
+            partial(run, flags),
             keep=[*log.descriptors, *inherited()],
             before_fork=partial(runner.before_fork, collects=output is not None),
             load_store=partial(load_store, settings),

@@ -13,16 +13,16 @@ from psched.process.link import Link
 from psched.runner import rehearsal
 from psched.runner.rehearsal import rehearse
 from psched.runner.runner import Runner
-from psched.runner.shared_memory import StopFlags
+from psched.runner.shared_memory import StopFlagTable
 from psched.runner.stop import Stop
 from support.isolated import isolated
 from support.page_faults import pages_copied
 
 
-def run_one(runner):
+def run_one(runner, flags):
     ours, theirs = Link.pair()
     ours.send({"run": rehearsal._EMPTY}, b"{}")
-    runner.run(theirs, StopFlags())
+    runner.run(flags, 0, theirs)
 
 
 def copied_before_and_after():
@@ -38,10 +38,11 @@ def copied_before_and_after():
     )
     runner.before_fork(collects=False)
     gc.freeze()
-    before = pages_copied(partial(run_one, runner))
+    flags = StopFlagTable(1)
+    before = pages_copied(partial(run_one, runner, flags))
     rehearse(stop, log)
     gc.freeze()
-    return before, pages_copied(partial(run_one, runner))
+    return before, pages_copied(partial(run_one, runner, flags))
 
 
 def test_a_runner_copies_fewer_pages_after_a_rehearsal():
