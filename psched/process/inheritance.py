@@ -12,7 +12,7 @@ import re
 import socket
 import stat
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -61,7 +61,7 @@ class UserDescriptors:
         return [
             number
             for number in now.keys() - _not_shared([*now.values()])
-            if not self._known.isdisjoint(now[number]) or _was_opened(number, os.O_APPEND)
+            if not self._known.isdisjoint(now[number]) or was_opened(number, os.O_APPEND)
         ]
 
     def lost(self) -> Iterator[str]:
@@ -82,26 +82,6 @@ class UserDescriptors:
             )
 
 
-def readers(numbers: Iterable[int]) -> list[tuple[int, bool]]:
-    """Those that only read a file, and hold no lock; each with whether it outlives execve(2)."""
-    return [
-        (number, os.get_inheritable(number))
-        for number in numbers
-        if _was_opened(number, os.O_RDONLY)
-        and "\nlock:" not in Path(f"/proc/self/fdinfo/{number}").read_text()
-    ]
-
-
-def reopen(descriptors: Iterable[tuple[int, bool]]) -> None:
-    """Give this process a place of its own in files that it reads, because forks share theirs."""
-    for number, inheritable in descriptors:
-        with suppress(OSError):  # this user may not, or no descriptor is left
-            fresh = os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
-            os.lseek(fresh, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
-            os.dup2(fresh, number, inheritable)
-            os.close(fresh)
-
-
 def _all_open() -> Iterator[_Open]:
     for name in os.listdir("/proc/self/fd"):
         # Ignore the descriptor by which the folder was listed, because it is closed already.
@@ -110,7 +90,7 @@ def _all_open() -> Iterator[_Open]:
             yield _Open(int(name), str(path), (status.st_dev, status.st_ino), status.st_mode)
 
 
-def _was_opened(number: int, how: int) -> bool:
+def was_opened(number: int, how: int) -> bool:
     """Whether it is a regular file that was opened to append (O_APPEND) or only to read."""
     flags = fcntl.fcntl(number, fcntl.F_GETFL) & (how or os.O_ACCMODE)
     return flags == how and stat.S_ISREG(os.fstat(number).st_mode)

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Any
 from psched.base.texts import brief
 from psched.process import kernel, program_runner
 from psched.process.fork_hooks import forked, without_hooks
-from psched.process.inheritance import readers, reopen
+from psched.process.inheritance import was_opened
 from psched.process.kernel import set_title
 from psched.process.link import Channel, Link
 from psched.process.signals import SIGNALS, SignalInbox
@@ -107,7 +107,7 @@ class Forker:
             self._inbox = self._given_inbox or SignalInbox(SIGNALS)
             self._oom_score = kernel.OomScore()
             self._to_blank = inherited((0, *self._keep))
-            self._to_reopen = readers(self._keep)
+            self._to_reopen = _readers(self._keep)
         except OSError:
             return NO_DESCRIPTOR
         set_title("fork server")
@@ -204,7 +204,7 @@ class Forker:
             if end != own:
                 os.close(end)
         blank(self._to_blank)
-        reopen(self._to_reopen)
+        _reopen(self._to_reopen)
         kernel.adopt_orphans()
         kernel.die_with_parent(server)
         if programs:
@@ -236,6 +236,26 @@ class Forker:
         # error is ignored, because it means that the worker has died, and this process then dies.
         with suppress(OSError):
             self._channel.send(message)
+
+
+def _readers(numbers: Iterable[int]) -> list[tuple[int, bool]]:
+    """Those that only read a file, and hold no lock; each with whether it outlives execve(2)."""
+    return [
+        (number, os.get_inheritable(number))
+        for number in numbers
+        if was_opened(number, os.O_RDONLY)
+        and "\nlock:" not in Path(f"/proc/self/fdinfo/{number}").read_text()
+    ]
+
+
+def _reopen(descriptors: Iterable[tuple[int, bool]]) -> None:
+    """Give this process a place of its own in files that it reads, because forks share theirs."""
+    for number, inheritable in descriptors:
+        with suppress(OSError):  # this user may not, or no descriptor is left
+            fresh = os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
+            os.lseek(fresh, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+            os.dup2(fresh, number, inheritable)
+            os.close(fresh)
 
 
 def forked_with(
