@@ -26,7 +26,11 @@ from psched.process.link import (
     text,
     whole,
 )
-from psched.runner.standard_streams import PLACES
+
+PIPE, RAW, NONE = "pipe", "raw", "none"
+"""Where a task's output goes: to the collector, to the service's output unchanged, nowhere."""
+
+PLACES = (PIPE, RAW, NONE)
 
 FROM_RUNNER = Shapes(
     {

@@ -13,9 +13,9 @@ from typing import ClassVar
 from psched.application.dispatch import Dispatch, Router, Target
 from psched.base.log import Log
 from psched.process.link import Link
+from psched.runner.messages import PIPE
 from psched.runner.runner import Runner
 from psched.runner.shared_memory import StopFlags, StopFlagTable
-from psched.runner.standard_streams import PIPE
 from psched.runner.stop import Stop
 
 _TIMES = 8

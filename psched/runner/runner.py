@@ -44,10 +44,9 @@ from psched.process.signals import is_received
 from psched.process.spawn import flush_output, threads
 from psched.runner.coroutines import run_in_loop
 from psched.runner.failures import failed, lacks_room
-from psched.runner.messages import TO_RUNNER, ProgramEnd
+from psched.runner.messages import NONE, PIPE, RAW, TO_RUNNER, ProgramEnd
 from psched.runner.python_exit import PythonExit
 from psched.runner.shared_memory import StopFlags, StopFlagTable, pack
-from psched.runner.standard_streams import PIPE, RAW, StandardStreams
 from psched.runner.stop import Stop
 
 _MICROSECONDS = 1_000_000
@@ -217,6 +216,56 @@ class _Holder(Holder):
             raise RuntimeError("a process that a handler has forked cannot speak for the task")
 
 
+class _StandardStreams:
+    """Switches standard output and standard error between the places that tasks want.
+
+    The fork server calls `save`; each runner calls `use` before each task. A runner begins with the
+    pipe. If it has none, because no descriptor was left, it has the service's streams, and the
+    worker never sends `PIPE`.
+
+    Args:
+        reused: whether the runner runs several tasks. Then `use` restores the streams that a task
+            has closed or redirected.
+    """
+
+    def __init__(self, *, reused: bool) -> None:
+        self._is_reused = reused
+        self._service = (1, 2)
+        self._pipe = -1
+        self._place = PIPE
+
+    def save(self) -> tuple[int, int]:
+        """Keep the service's streams, because runners replace them by a pipe; return them."""
+        if self._service == (1, 2):
+            self._service = os.dup(1), os.dup(2)
+        return self._service
+
+    def use(self, place: str) -> None:
+        """Switch the streams of this process."""
+        # If nothing was saved, no output is collected, and the streams are the service's own.
+        if self._service == (1, 2) or (place == self._place and not self._is_reused):
+            return
+        if self._pipe < 0:
+            self._pipe = os.dup(1)
+        if place == NONE:
+            null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            self._switch(null, null)
+            if null not in {1, 2}:  # a task can have closed these
+                os.close(null)
+        elif place == RAW:
+            self._switch(*self._service)
+        else:
+            # A task, or a program that it has started, can have set the mode of the pipe itself.
+            os.set_blocking(self._pipe, True)  # it takes no keywords
+            self._switch(self._pipe, self._pipe)
+        self._place = place
+
+    @staticmethod
+    def _switch(output: int, error: int) -> None:
+        os.dup2(output, 1)
+        os.dup2(error, 2)
+
+
 class Runner:
     """Runs the tasks that its worker sends, until it has run enough tasks or the worker has exited.
 
@@ -259,7 +308,7 @@ class Runner:
         self._open_schedules = open_schedules
         self._judge = judge
         self._tasks = tasks
-        self._streams = StandardStreams(reused=tasks > 1)
+        self._streams = _StandardStreams(reused=tasks > 1)
         # If each task has a process of its own, the fork server reads what the process has used.
         # Measuring it here, too, would copy 30 memory pages.
         self._usage = None if tasks == 1 and kernel.TELLS_USAGE else Usage()

@@ -29,10 +29,9 @@ from psched.output.captured import UNKNOWN, CapturedOutput, LiveOutput, Pipe, Wh
 from psched.process.child import KillLadder
 from psched.process.kernel import title_of
 from psched.process.signals import Waitable
-from psched.runner.messages import EndReport, ProgramEnd
+from psched.runner.messages import NONE, PIPE, RAW, EndReport, ProgramEnd
 from psched.runner.runner_pool import RunnerChild, RunnerPool
 from psched.runner.shared_memory import Reason
-from psched.runner.standard_streams import NONE, PIPE, RAW
 from psched.worker.context import Context, KillTimer
 from psched.worker.run_reporter import RunReporter
 from psched.worker.running_task import Lease, RunningTask
