@@ -45,9 +45,8 @@ from psched.process.spawn import flush_output, threads
 from psched.runner.coroutines import run_in_loop
 from psched.runner.failures import failed, lacks_room
 from psched.runner.messages import NONE, PIPE, RAW, TO_RUNNER, ProgramEnd
-from psched.runner.python_exit import PythonExit
 from psched.runner.shared_memory import StopFlags, StopFlagTable, pack
-from psched.runner.stop import Stop
+from psched.runner.stop import PythonExit, Stop
 
 _MICROSECONDS = 1_000_000
 
