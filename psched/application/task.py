@@ -4,17 +4,14 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from psched.base import payload
 from psched.base.errors import AlreadyFinishedError, InvalidError
 from psched.core.columns import decode, encode, encode_result
-from psched.core.model import Decision, Finish, Occurrence, Release, Retry, Row, Token
+from psched.core.model import Decision, Finish, Occurrence, Release, Retry, Token
 from psched.core.operations.extra_runs import schedule_key
 from psched.core.schedule import Schedules
-
-if TYPE_CHECKING:
-    from psched.core.definition import Definition
 
 LONGEST_WAIT = 366 * 86_400
 """The longest wait, in seconds, that a task may ask for before it is tried again."""
@@ -278,26 +275,3 @@ def _is_number(value: object, most: float, least: float = 0) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return least <= value <= most  # This is False for NaN, so NaN is refused.
-
-
-def assignment(row: Row, definition: "Definition", scheduled_time: int) -> dict[str, Any]:
-    """The values from which a `Task` is created, except the payload, as a JSON object.
-
-    The row is as the claim returned it.
-    """
-    return {
-        "key": row.key,
-        "type": definition.type,
-        payload.OPTION: definition.payload,
-        "scheduled_time": scheduled_time,
-        "attempt": row.attempt,
-        "cron": definition.cron,
-        "timezone": definition.timezone,
-        "delay": definition.delay,
-        "run_as": definition.run_as,
-        "owner": row.owner,
-        "fence": row.fence,
-        "data_limit": definition.settings.data_limit,
-        "on_return": definition.settings.on_return,
-        "result": definition.settings.result,
-    }

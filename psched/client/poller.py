@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from psched.application.task import Holder, Task, assignment
+from psched.application.task import Holder, Task
 from psched.base import lease_times
 from psched.base.errors import (
     AlreadyFinishedError,
@@ -138,7 +138,7 @@ class Poller:
         if isinstance(hold, Settlement):
             return hold
         holder = _CallersLease(self, row, sent + self.lease_time(row), hold)
-        values = assignment(row, run.definition, run.scheduled_time)
+        values = run.definition.assignment(row, run.scheduled_time)
         try:
             text = payload_text(row.data, self.settings.data_limit)
             return Task({**values, "data": text}, holder)

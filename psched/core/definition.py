@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from psched.base import payload
 from psched.base.errors import ConfigError, InvalidError
 from psched.base.exec_data import EXEC_TYPE
 from psched.base.stable_hash import stable_hash
@@ -86,6 +87,28 @@ class Definition:
         if self.trigger is None or not jitter:
             return earliest
         return earliest + stable_hash(str(Occurrence(self.key, scheduled_time)), jitter + 1)
+
+    def assignment(self, row: Row, scheduled_time: int) -> dict[str, Any]:
+        """The values from which a task is created, except the payload, as a JSON object.
+
+        The row is as the claim returned it.
+        """
+        return {
+            "key": row.key,
+            "type": self.type,
+            payload.OPTION: self.payload,
+            "scheduled_time": scheduled_time,
+            "attempt": row.attempt,
+            "cron": self.cron,
+            "timezone": self.timezone,
+            "delay": self.delay,
+            "run_as": self.run_as,
+            "owner": row.owner,
+            "fence": row.fence,
+            "data_limit": self.settings.data_limit,
+            "on_return": self.settings.on_return,
+            "result": self.settings.result,
+        }
 
     @property
     def local_cron(self) -> Cron | None:

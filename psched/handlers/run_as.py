@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from typing import cast
 
-from psched.application.task import Holder, Task, assignment
+from psched.application.task import Holder, Task
 from psched.base.errors import PschedError
 from psched.config import Config
 from psched.core.columns import plain_text
@@ -39,7 +39,7 @@ def refusals(rows: Iterable[Row], settings: Config) -> Iterator[tuple[str, str]]
 def _command(row: Row, settings: Config) -> Command:
     """What a worker would have the helper start for a row."""
     definition = parse_row(row, settings)
-    fields = {**assignment(row, definition, row.next_time or 0), "owner": ""}
+    fields = {**definition.assignment(row, row.next_time or 0), "owner": ""}
     text = plain_text("data", row.data or "{}", most=settings.data_limit)
     # The task asks for nothing, so it needs no holder.
     return Exec(Task({**fields, "data": text}, cast("Holder", None))).command

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from psched.application.dispatch import call_handler, check_handler
 from psched.application.function import TaskFunction
-from psched.application.task import Holder, Task, assignment
+from psched.application.task import Holder, Task
 from psched.base.errors import InvalidError, NotSupportedError, described
 from psched.config import from_mapping
 from psched.core.arguments import SharedSettings
@@ -146,7 +146,7 @@ def run(
     time = instant("scheduled_time", scheduled_time)
     whole = from_mapping({"url": "sqlite:///unused.db", **settings})
     row = Row(key=key, type=type, next_time=time, owner="test", fence=attempt, attempt=attempt)
-    values = {**assignment(row, parse_row(row, whole), time), "data": text}
+    values = {**parse_row(row, whole).assignment(row, time), "data": text}
     found = handler_of(handler, type)
     return call(found, values, ObservedLease(schedules), catch_exceptions=catch_exceptions)
 

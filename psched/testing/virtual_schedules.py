@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from typing_extensions import override
 
 from psched.application.dispatch import Dispatch, Router, instance
-from psched.application.task import Task, assignment
+from psched.application.task import Task
 from psched.base.clock import Clock, SystemClock
 from psched.base.errors import InvalidError, LoadError, described
 from psched.client.collection import ScheduleCollection
@@ -267,7 +267,7 @@ class Schedules(ScheduleCollection):
         if self._at_once[1] > _MOST_AT_ONCE:
             raise RuntimeError(f"{_MOST_AT_ONCE} tasks were run at one instant; next is {leased!r}")
         row, settings = self.read(leased.key).row, self._all_settings
-        values = assignment(row, parse_row(row, settings), leased.scheduled_time)
+        values = parse_row(row, settings).assignment(row, leased.scheduled_time)
         values["data"] = payload_text(row.data, settings.data_limit)
         lease = _PassedOn(leased, self)
         try:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from psched.application.task import assignment
 from psched.base.clock import Clock
 from psched.base.errors import (
     InvalidError,
@@ -271,7 +270,7 @@ class TaskTable:
         """
         row, hold = lease.row, lease.hold
         place = _PLACES.get(run.definition.settings.output, PIPE)
-        fields, stored = assignment(row, run.definition, run.scheduled_time), _stored(row.data)
+        fields, stored = run.definition.assignment(row, run.scheduled_time), _stored(row.data)
         runner = command = None
         collects = place != RAW or self._output is None
         if collects and (command := self._find_command(fields, stored)) is not None:

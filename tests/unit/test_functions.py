@@ -15,7 +15,7 @@ import psched.testing
 from psched.application import Dispatch
 from psched.application.dispatch import running, running_task
 from psched.application.function import TaskFunction
-from psched.application.task import Task, assignment
+from psched.application.task import Task
 from psched.base.errors import AlreadyExistsError, ConfigError, InvalidError
 from psched.config import from_mapping
 from psched.core.columns import parse_options
@@ -188,7 +188,7 @@ class Held:
 
 def task_of(data, schedules=None):
     row = Row(key="k", type="t", next_time=1, owner="o", fence=1, attempt=1)
-    values = assignment(row, parse_row(row, DEFAULTS), 1)
+    values = parse_row(row, DEFAULTS).assignment(row, 1)
     return Task({**values, "data": data}, Held(schedules))
 
 

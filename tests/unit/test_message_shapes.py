@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from psched.application.task import assignment
 from psched.config import from_mapping
 from psched.core.columns import LATEST_TIME, NAME_LENGTH
 from psched.core.definition import LONGEST_CRON, LONGEST_KEY, parse_row
@@ -200,7 +199,7 @@ def test_a_row_with_the_longest_texts_reaches_its_runner_and_the_status():
     settings = from_mapping({"url": "sqlite:///unused.db"})
     row = Row("k" * LONGEST_KEY, "t" * NAME_LENGTH, owner="n.1")
     definition = replace(parse_row(row, settings), cron="x" * LONGEST_CRON)
-    run = assignment(row, definition, LATEST_TIME) | {"output": "pipe"}
+    run = definition.assignment(row, LATEST_TIME) | {"output": "pipe"}
     told = {"run": run, "data": b"{}"}
     assert TO_RUNNER.fault(told) is None
     occurrence = str(Occurrence(row.key, LATEST_TIME))

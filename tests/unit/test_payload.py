@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psched.application.task import Task, assignment
+from psched.application.task import Task
 from psched.base.errors import InvalidError
 from psched.base.payload import BASE64, TEXT, unwrap, wrap
 from psched.config import from_mapping
@@ -63,7 +63,7 @@ class Holder:
 
 def task_of(row):
     """The task of a row, as a runner creates it."""
-    run = assignment(row, parse_row(row, SETTINGS), 5)
+    run = parse_row(row, SETTINGS).assignment(row, 5)
     return Task({**run, "data": payload_text(row.data, SETTINGS.data_limit)}, Holder())
 
 

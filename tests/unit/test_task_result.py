@@ -5,7 +5,7 @@ from math import inf, nan
 
 import pytest
 
-from psched.application.task import Task, assignment
+from psched.application.task import Task
 from psched.base.errors import InvalidError
 from psched.config import from_mapping
 from psched.core.definition import parse_row
@@ -40,7 +40,7 @@ def holder():
 @pytest.fixture
 def task(holder):
     row = Row("k", data="{}", owner="w", next_time=5)
-    return Task({**assignment(row, parse_row(row, SETTINGS), 5), "data": "{}"}, holder)
+    return Task({**parse_row(row, SETTINGS).assignment(row, 5), "data": "{}"}, holder)
 
 
 @pytest.mark.parametrize(
