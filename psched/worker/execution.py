@@ -34,12 +34,11 @@ from psched.core.policy import Run, after_claim, after_run
 from psched.core.settling import Ending, Settler
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Settled
 from psched.triggers.trigger import is_custom
-from psched.worker.claims import Claim, Claims
+from psched.worker.claims import Claim, Claims, Pacing
 from psched.worker.context import Context
 from psched.worker.extra_runs import ExtraRun, ExtraRuns
 from psched.worker.history_keeper import HistoryKeeper
 from psched.worker.output_keeper import INTERVAL, OutputKeeper
-from psched.worker.pacing import Pacing
 from psched.worker.running_task import Lease, RunningTask
 from psched.worker.store_gateway import StoreGateway
 from psched.worker.task_table import TaskTable

@@ -43,7 +43,7 @@ class WaitingLease(Lease):
 
 @dataclass(slots=True)
 class PrefetchedLease(Lease):
-    """The lease of a row that starts as soon as a slot is free; see `psched.worker.pacing`.
+    """The lease of a row that starts as soon as a slot is free; see `psched.worker.claims`.
 
     Attributes:
         run: what to run.

@@ -6,16 +6,16 @@ POLL = 60
 """The longest possible poll_interval. A pause that is much shorter ends when a row is due."""
 
 HANDLERS = """
-    import psched.worker.pacing as pacing
+    import psched.worker.claims as claims
     from recorder import Dispatch
 
-    usual = pacing.pause_after
+    usual = claims.pause_after
 
     def pause_after(claimed, poll_interval, rng):
         pause = usual(claimed, poll_interval, rng)
         return pause if pause < 0.9 * poll_interval else 1e9
 
-    pacing.pause_after = pause_after
+    claims.pause_after = pause_after
 """
 """The recorder's handlers, in a module that changes its worker's pauses when it is loaded."""
 
