@@ -143,8 +143,8 @@ def parse_row(row: Row, settings: Config) -> Definition:
     check_name("type", row.type)
     options = parse_options(row.options)
     own = _with_overrides(options, row.type, settings)
-    if row.timezone in (None, ""):
-        timezone = settings.timezone
+    if row.timezone in (None, "", settings.timezone):
+        timezone = settings.timezone  # was checked when it was read
     else:
         timezone = find_zone(check_name("timezone", row.timezone)).name
     if row.data is not None:
