@@ -190,7 +190,7 @@ class SingleHandler(Dispatch):
 def load_handlers(settings: "Config | Named") -> Dispatch | None:
     """Import the handlers that the settings name; None if the settings name no handler."""
     if settings.exec:
-        return SingleHandler(_program(settings.exec), settings.exec[0])
+        return SingleHandler(program_of(settings.exec), settings.exec[0])
     dispatch = load_dispatch(settings.load_path, settings.require, settings.dispatch)
     if not settings.script:
         return dispatch
@@ -198,7 +198,7 @@ def load_handlers(settings: "Config | Named") -> Dispatch | None:
     return SingleHandler(handler, f"{settings.script[0]}:{handler.__name__}")
 
 
-def _program(command: Sequence[str]) -> type[Program]:
+def program_of(command: Sequence[str]) -> type[Program]:
     """A handler that runs a program, with the task's key as its last argument."""
     from shutil import which  # noqa: PLC0415  # few settings need it
 

@@ -4,7 +4,7 @@ import logging
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from psched.app import CLOCK, load_store, make_store, open_in_worker
 from psched.application.dispatch import Dispatch, Router
 from psched.base.clock import Clock
 from psched.base.errors import ConfigError, LoadError
-from psched.base.exec_data import EXEC_TYPE
 from psched.base.log import Log, attach
 from psched.base.texts import brief, cut, visible
 from psched.client.collection import preload
@@ -31,9 +30,8 @@ from psched.handlers.configured import (
     built_in_handlers,
     handled_types,
     leaves_programs,
-    load_handlers,
+    program_of,
 )
-from psched.handlers.exec import Command, find_command
 from psched.handlers.permissions import describe_programs, describe_triggers
 from psched.master.generation_spec import BAD_CONFIG, BAD_HANDLERS, DRAINED, WorkerIdentity
 from psched.memory import MEMORY
@@ -53,7 +51,7 @@ from psched.runner.stop import Stop
 from psched.service.functions import App
 from psched.service.lean_server import HandlerProcesses, run_confined
 from psched.worker.chores import create_missing_table, renew_times
-from psched.worker.context import Context, no_command
+from psched.worker.context import Context
 from psched.worker.worker import Worker, clean_up
 
 preload()
@@ -164,7 +162,8 @@ class WorkerBoot:
             output = OutputCollection(clock=CLOCK, secrets=settings.secrets, log=self.log)
         pool, types, programs = self._start_pool(settings, dispatch, output, opened)
         can_run = programs and settings.task_signals != "own"
-        find = command_finder(settings, is_own=dispatch is not None) if can_run else no_command
+        # The handler that the setting ``exec`` makes is psched's; those of a program are not.
+        own = program_of(settings.exec) if can_run and settings.exec and dispatch is None else None
         store = make_store(settings)
         # Disconnect the store before each fork, because a child must not inherit a connection. With
         # SQLite, a child would inherit the list of locks, but not the locks themselves, and would
@@ -189,7 +188,8 @@ class WorkerBoot:
                 types=types,
             ),
             output=output,
-            find_command=find,
+            handlers=built_in_handlers(settings) if can_run else {},
+            program=own,
             startup=partial(_startup_steps, store, settings, prepare, self.place.number),
         )
         return Worker(context, inbox=self.inbox, log=self.log)
@@ -250,28 +250,6 @@ class WorkerBoot:
             for text in opened.lost():
                 _log.warning("%s", text)
         return pool, types, programs
-
-
-def command_finder(
-    settings: Config, *, is_own: bool
-) -> Callable[[Mapping[str, Any], bytes], Command | None]:
-    """A function for `Context.find_command`; it calls no code of users.
-
-    Args:
-        settings: the settings.
-        is_own: whether the handlers are not those that the settings name.
-    """
-    # The handler that the setting ``exec`` makes is psched's.
-    single = load_handlers(settings) if settings.exec and not is_own else None
-    find = Router(single, built_in_handlers(settings)).find
-
-    def find_one(assignment: Mapping[str, Any], stored: bytes) -> Command | None:
-        type_ = assignment["type"]
-        if single is None and type_ != EXEC_TYPE:
-            return None
-        return find_command(find(type_), assignment, stored)
-
-    return find_one
 
 
 def _startup_steps(

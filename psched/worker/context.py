@@ -3,13 +3,14 @@
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from psched.base.clock import Clock
 from psched.config import Config
 from psched.core.history.recording import Recorder
 from psched.core.store_protocol import Store
-from psched.handlers.exec import Command
+from psched.handlers.exec import Program
 from psched.master.generation_spec import WorkerIdentity
 from psched.output.collection import OutputCollection
 from psched.process.link import Link
@@ -31,10 +32,6 @@ class KillTimer(Protocol):
         ...
 
 
-def no_command(_assignment: Mapping[str, Any], _stored: bytes) -> None:
-    """Have each task run by a runner."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """What the parts of one worker share.
@@ -50,8 +47,10 @@ class Context:
         rng: the source of random pauses, so that workers do not all do the same at the same time.
         recorder: creates the records of the run history; it has the store's clock and the counts.
         output: collects what tasks print; None if nobody does.
-        find_command: returns what a program runner executes for a task, given its assignment and
-            its stored payload; None if a runner must run its handler.
+        handlers: the handlers by type that are psched's own, which a worker may ask for the program
+            that a program runner executes.
+        program: such a handler of all other types, which the setting ``exec`` names; None if there
+            is none.
         startup: returns an iterator over the work in the store that precedes the first claim, see
             `psched.worker.chores`; None if there is none.
     """
@@ -66,5 +65,6 @@ class Context:
     rng: random.Random
     recorder: Recorder
     output: OutputCollection | None = None
-    find_command: Callable[[Mapping[str, Any], bytes], Command | None] = no_command
+    handlers: Mapping[str, Any] = MappingProxyType({})
+    program: type[Program] | None = None
     startup: Callable[[], Iterator[None]] | None = None

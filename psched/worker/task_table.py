@@ -23,7 +23,7 @@ from psched.base.texts import brief
 from psched.config import Config
 from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry
 from psched.core.policy import Run
-from psched.handlers.exec import Command, refused_text
+from psched.handlers.exec import Command, find_command, refused_text
 from psched.output.captured import UNKNOWN, CapturedOutput, LiveOutput, Pipe, Whose
 from psched.process.child import KillLadder
 from psched.process.kernel import title_of
@@ -216,7 +216,7 @@ class TaskTable:
         self._pool = context.pool
         self._clock = context.clock
         self._recorder = context.recorder
-        self._find_command = context.find_command
+        self._handlers, self._program = context.handlers, context.program
         self._output = context.output
         self._guard = TaskGuard(context.settings, context.pool, context.clock, context.deadman)
         self._printing: dict[int, RunningTask] = {}
@@ -273,7 +273,10 @@ class TaskTable:
         fields, stored = run.definition.assignment(row, run.scheduled_time), _stored(row.data)
         runner = command = None
         collects = place != RAW or self._output is None
-        if collects and (command := self._find_command(fields, stored)) is not None:
+        handler = self._handlers.get(run.definition.type, self._program)
+        if collects and handler is not None:
+            command = find_command(handler, fields, stored)
+        if command is not None:
             runner = self._pool.acquire_for_program()
         if runner is None:
             runner, command = self._pool.acquire(), None

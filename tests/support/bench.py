@@ -17,7 +17,6 @@ from psched.core.columns import encode
 from psched.core.definition import parse_row
 from psched.core.model import Row
 from psched.core.policy import Run
-from psched.handlers.exec import Command, find_command
 from psched.master.generation_spec import WorkerIdentity
 from psched.output.collection import OutputCollection
 from psched.process.cgroup import Cgroup
@@ -89,7 +88,6 @@ class Bench:
         self.log = log.start(None if log_file is None else Path(log_file), "info", "bench")
         self.inbox = prepare_process(self.log, WorkerIdentity(0, 1, "nonce"))
         self.ledger = Ledger()
-        self._handlers = handlers
         # Most tests look at what tasks print themselves.
         given = {"url": "sqlite:///unused.db", "concurrency": 1, "output": "raw", **settings}
         self._settings = from_mapping(given)
@@ -116,12 +114,9 @@ class Bench:
                 pool=self.pool,
                 deadman=DeadMan(),
                 output=self.output,
-                find_command=self._find_command,
+                handlers=handlers,
             )
         )
-
-    def _find_command(self, assignment: Mapping[str, Any], stored: bytes) -> Command | None:
-        return find_command(self._handlers.get(assignment["type"]), assignment, stored)
 
     def start(self, type: str, key: str | None = None, **data: object) -> RunningTask:  # noqa: A002
         """Start a task.
