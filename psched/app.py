@@ -8,17 +8,19 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from math import inf
+from types import MethodType
 from typing import Any
 
-from psched.base.clock import SystemClock
+from psched.base import loader
+from psched.base.clock import Clock, SystemClock
+from psched.base.errors import ConfigError, LoadError, described
 from psched.client.auditor import this_process
 from psched.client.collection import ScheduleCollection
 from psched.config import Config, Files, from_mapping, load
+from psched.config.urls import AWS_KINDS, wake_code
 from psched.config.urls import MEMORY as MEMORY_URL
-from psched.config.urls import wake_code
-from psched.core.store_protocol import Store
+from psched.core.store_protocol import CAN_LACK, Store
 from psched.master.hints import HintSender, hint_folders
-from psched.stores import create
 
 CLOCK = SystemClock()
 
@@ -117,7 +119,7 @@ def make_store(settings: Config) -> Store:
     """Create the store that the settings describe; the store is not connected yet."""
     # The generator is created in the process that uses it, because two forked processes must not
     # get the same random jitter.
-    make = partial(create, clock=CLOCK, rng=random.Random())  # noqa: S311  # jitter
+    make = partial(create_store, clock=CLOCK, rng=random.Random())  # noqa: S311  # jitter
     if settings.url != MEMORY_URL:
         return make(settings)
     from psched.memory import MEMORY  # noqa: PLC0415  # few installations have such a store
@@ -130,6 +132,74 @@ def make_store(settings: Config) -> Store:
     return store
 
 
+@loader.gc_paused()
+def create_store(settings: Config, *, clock: Clock, rng: random.Random) -> Store:
+    """Create the store that the setting ``type`` selects; the store is not connected yet."""
+    if ":" in settings.type:
+        return _by_path(settings.type, settings, clock, rng)
+    if path := settings.store_kind.class_path:
+        return _by_path(path, settings, clock, rng)
+    if settings.type == "redis":
+        return _redis(settings, clock, rng)
+    if settings.type in AWS_KINDS:
+        return _aws(settings, clock, rng)
+    # Modules of other stores are not imported; SQLAlchemy, for example, takes long.
+    from psched.stores.sql.store import SqlStore  # noqa: PLC0415
+
+    return SqlStore(settings, clock=clock, rng=rng)
+
+
+def _redis(settings: Config, clock: Clock, rng: random.Random) -> Store:
+    try:
+        from psched.stores.redis.store import RedisStore  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "redis":
+            raise
+        raise ConfigError("url: needs the driver redis: pip install 'psched[redis]'") from None
+    return RedisStore(settings, clock=clock, rng=rng)
+
+
+def _aws(settings: Config, clock: Clock, rng: random.Random) -> Store:
+    try:
+        if settings.type == "simpledb":
+            from psched.stores.simpledb.store import SimpleDBStore  # noqa: PLC0415
+
+            return SimpleDBStore(settings, clock=clock, rng=rng)
+        from psched.stores.dynamodb.store import DynamoDBStore  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "botocore":
+            raise
+        raise ConfigError(f"type: {settings.type} needs boto3: pip install 'psched[aws]'") from None
+    return DynamoDBStore(settings, clock=clock, rng=rng)
+
+
+def _by_path(path: str, settings: Config, clock: Clock, rng: random.Random) -> Store:
+    """Create a store of the class that an import path names."""
+    try:
+        if settings.type == path:  # a class of the user's own
+            loader.extend_path(settings.load_path)
+        make = loader.load_object(path)
+    except LoadError as error:
+        raise ConfigError(f"type: {error}") from error
+    try:
+        store: Store = make(settings, clock=clock, rng=rng)
+    except ConfigError:
+        raise
+    except Exception as error:
+        # A missing setting is the most likely cause, so the error is reported as a ConfigError.
+        raise ConfigError(f"store: {settings.type} cannot be made: {described(error)}") from error
+    _complete(store)
+    return store
+
+
+def _complete(store: Store) -> None:
+    """Give a store whose class does not derive from `Store` what it would inherit."""
+    for name in CAN_LACK:
+        if not hasattr(store, name):
+            default = getattr(Store, name)
+            setattr(store, name, MethodType(default, store) if callable(default) else default)
+
+
 def load_store(settings: Config) -> None:
     """Load the modules of the store and its driver, for processes that are forked afterwards.
 
@@ -138,7 +208,7 @@ def load_store(settings: Config) -> None:
     # What is wrong is reported by the process that uses the store.
     with suppress(Exception):
         if ":" not in settings.type:
-            create(settings, clock=CLOCK, rng=random.Random())  # noqa: S311  # jitter
+            create_store(settings, clock=CLOCK, rng=random.Random())  # noqa: S311  # jitter
 
 
 def new_nonce() -> str:

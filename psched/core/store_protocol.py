@@ -566,3 +566,18 @@ class Send(Protocol):
     def __call__(self, request: Callable[[], T], /) -> T:
         """Send the request, and return its answer."""
         ...
+
+
+CAN_LACK = (
+    *("history", "output", "alerts", "pauses", "holds", "announcements", "light_reads"),
+    *(
+        "recorded_changes",
+        "count",
+        "backlog",
+        "lanes",
+        "replace_many",
+        "join_transaction",
+        "plan_init",
+    ),
+)
+"""What a store can leave out."""

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from psched import stores
+from psched import app
 from psched.base.clock import SystemClock
 from psched.base.errors import NotSupportedError
 from psched.config import from_mapping
@@ -352,7 +352,7 @@ def test_a_class_that_does_not_derive_from_the_protocol_can_leave_out_as_much(
     )
     monkeypatch.syspath_prepend(tmp_path)
     settings = from_mapping({"type": "bare:Bare"})
-    store = stores.create(settings, clock=SystemClock(), rng=random.Random())  # noqa: S311
+    store = app.create_store(settings, clock=SystemClock(), rng=random.Random())  # noqa: S311
     assert (store.history, store.holds, store.light_reads) == (None, None, None)
     assert (store.count(), store.backlog(9)) == (3, Backlog())
     with pytest.raises(NotSupportedError, match="cannot join a transaction"):

@@ -21,7 +21,7 @@ WILD = """
     import contextlib, gc, signal
     from psched.config import from_mapping
     from psched.process.link import Link
-    from psched.stores import create
+    from psched.app import create_store
 
     links = []
 
@@ -34,7 +34,7 @@ WILD = """
     def make(settings, **parts):
         links[:] = [each for each in gc.get_objects() if isinstance(each, Link)]
         signal.signal(signal.SIGRTMIN + 3, send)
-        return create(from_mapping({{"url": {url!r}}}), **parts)
+        return create_store(from_mapping({{"url": {url!r}}}), **parts)
 """
 
 

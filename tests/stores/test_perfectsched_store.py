@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from psched import config
+from psched.app import create_store
 from psched.base.clock import SystemClock
 from psched.base.errors import (
     ConfigError,
@@ -27,7 +28,6 @@ from psched.core.model import FINISHED, Finish, Release, Retry
 from psched.core.policy import Run, after_claim, after_run
 from psched.core.settling import Ending
 from psched.core.store_protocol import Settled
-from psched.stores import create
 from psched.testing.store_contract.bench import (
     LEASE,
     LONG_AGO,
@@ -251,7 +251,7 @@ def test_a_url_that_cannot_be_used_is_refused_by_name():
     url = "mysql://db/x?read_timeout=soon"
     settings = config.from_mapping({"url": url, "type": "rdb_compat", "table": "psched"})
     with pytest.raises(ConfigError, match=r"^url: "):
-        create(settings, clock=SystemClock(), rng=random.Random())  # noqa: S311  # jitter
+        create_store(settings, clock=SystemClock(), rng=random.Random())  # noqa: S311  # jitter
 
 
 def test_no_folder_is_made_for_a_database_that_is_somewhere_else(tmp_path):

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from psched import config, stores
+from psched import app, config
 from psched.base.clock import SystemClock
 from psched.base.errors import StoreUnavailableError
 from support.servers import LOOPBACK
@@ -63,7 +63,7 @@ def connect():
 
         def connect(url, **settings):
             given = {name: str(value) for name, value in settings.items()}
-            store = stores.create(
+            store = app.create_store(
                 config.from_mapping({"alive_time": 60, "url": url, **given}),
                 clock=SystemClock(),
                 rng=random.Random(),  # noqa: S311  # jitter

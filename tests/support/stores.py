@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from sqlalchemy import text
 
+from psched.app import create_store
 from psched.base.clock import SystemClock
 from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.config.urls import Tls, aws_kind, is_redis
 from psched.core.columns import parse_payload
 from psched.core.model import Decision, Finish, Quarantine, Row
-from psched.stores import create
 from psched.stores.sql.store import SqlStore
 from support.clients import engine_of
 
@@ -51,7 +51,7 @@ def make_store(url, *, clock=None, table="psched", timeout=None, **more):
         store, more["type"] = RedisStore, "redis"
     if kind := aws_kind(url):
         given = Given(url=url, table=table, driver_timeout=timeout or LONG, type=kind, **more)
-        return create(given, clock=clock or SystemClock(), rng=random.Random())  # noqa: S311
+        return create_store(given, clock=clock or SystemClock(), rng=random.Random())  # noqa: S311
     given = Given(url=url, table=table, driver_timeout=timeout or LONG, **more)
     return store(given, clock=clock or SystemClock(), rng=random.Random())  # noqa: S311  # jitter
 

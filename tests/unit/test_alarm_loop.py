@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from psched import stores
+from psched import app
 from psched.base.errors import SchemaError, StoreError, StoreUnavailableError
 from psched.config import from_mapping
 from psched.core.alerts.alert import Alert
@@ -46,7 +46,7 @@ class Bench:
         ops = {"hooks": {"ops": {"command": ["true"]}}, "on_lost": "ops", "on_recovered": "ops"}
         self.settings = from_mapping({"url": url, **ops, **settings})
         self.clock = ManualClock()
-        self.store = stores.create(
+        self.store = app.create_store(
             self.settings,
             clock=self.clock,
             rng=random.Random(1),  # noqa: S311

@@ -16,8 +16,8 @@ from psched.cli.commands import psched as program
 from psched.cli.shown import RUNS
 from psched.core.history.answer import Code, State
 from psched.core.history.records import Fate, Outcome, RunRecord
+from psched.core.store_protocol import CAN_LACK
 from psched.reports.findings import Kind
-from psched.stores import CAN_LACK
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PLACES = [ROOT, ROOT / "psched", *(ROOT / "tests" / each for each in ("unit", "e2e", "process"))]

@@ -8,7 +8,7 @@ from dataclasses import replace as changed
 import pytest
 
 import psched
-from psched import stores
+from psched import app
 from psched.base.errors import SchemaError
 from psched.config import from_mapping
 from psched.core.alerts.protocol import AlertSelection
@@ -31,7 +31,7 @@ class Bench:
         self.written = 0
 
     def new_store(self):
-        return stores.create(self.settings, clock=self.clock, rng=random.Random(1))  # noqa: S311  # jitter
+        return app.create_store(self.settings, clock=self.clock, rng=random.Random(1))  # noqa: S311  # jitter
 
     def monitor(self):
         store = self.new_store()

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from psched import stores
+from psched import app
 from psched.base.errors import UnknownOutcomeError
 from psched.config import from_mapping
 from psched.core.alerts.protocol import AlertSelection
@@ -28,7 +28,7 @@ class Bench:
         self.store = self.new_store()
 
     def new_store(self):
-        return stores.create(self.settings, clock=self.clock, rng=random.Random(1))  # noqa: S311
+        return app.create_store(self.settings, clock=self.clock, rng=random.Random(1))  # noqa: S311
 
     def monitor(self, host="web1"):
         store = self.new_store()

@@ -10,9 +10,8 @@ import pytest
 from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
 from psched.base.lease_times import Deadlines
 from psched.core.history.protocol import RunSelection
-from psched.core.store_protocol import Store
+from psched.core.store_protocol import CAN_LACK, Store
 from psched.process.link import LONGEST_TIME
-from psched.stores import CAN_LACK
 from psched.worker.worker import LEFT_BEHIND
 from support.driven import START, driven_host
 
