@@ -1,14 +1,11 @@
-"""The messages between a worker, its fork server and its runners, and how a task has ended."""
+"""The messages between a worker, its fork server and its runners; how a program has ended."""
 
-import signal
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from psched.application.task import LONGEST_WAIT
 from psched.core.columns import LONGEST_CRON
 from psched.core.history.records import LARGEST_RESULT, LONGEST_ERROR
-from psched.process.child import Exit
 from psched.process.link import (
     Shapes,
     any_whole,
@@ -161,59 +158,6 @@ TO_FORK_SERVER = Shapes(
     longest=2**17,
 )
 """The messages that a fork server accepts from its worker."""
-
-
-_KILLED_IN_A_SHELL = 128 + signal.SIGKILL
-"""The exit status of a shell whose last command was killed by SIGKILL."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndReport:
-    """How a task ended, and what it has used.
-
-    Attributes:
-        exit_status: the exit status of the program that ran the task, or of the runner, if the
-            runner has exited within the task; None if there is none.
-        exit_signal: the number of the signal that ended this program or the runner.
-        cpu_us: the CPU time in microseconds; None if the runner has not measured it.
-        peak_kb: the most memory that one of the processes has used, in KiB; None if the runner has
-            not measured it.
-        error: the exception with its traceback; None if there is no more than the failure's line.
-        result: the result that the task has set, as JSON text; None if it has set none, or if the
-            runner has ended without a message.
-    """
-
-    exit_status: int | None = None
-    exit_signal: int | None = None
-    cpu_us: int | None = None
-    peak_kb: int | None = None
-    error: str | None = None
-    result: str | None = None
-
-    @classmethod
-    def of_message(cls, message: Mapping[str, Any]) -> Self:
-        """The report in a message ``done``."""
-        (status, number), (cpu_us, peak_kb) = message["exit"], message["used"] or (None, None)
-        return cls(
-            exit_status=status,
-            exit_signal=number,
-            cpu_us=cpu_us,
-            peak_kb=peak_kb,
-            error=message["error"],
-            result=message["result"],
-        )
-
-    @classmethod
-    def of_exit(cls, how: Exit | None) -> Self:
-        """What is known about a task whose runner has ended without a message."""
-        if how is None:
-            return cls()
-        return cls(exit_status=how.status, exit_signal=how.signal)
-
-    @property
-    def was_killed(self) -> bool:
-        """Whether SIGKILL has ended the runner, its program, or the last command of a shell."""
-        return self.exit_signal == signal.SIGKILL or self.exit_status == _KILLED_IN_A_SHELL
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,12 @@ from psched.master.messages import FROM_WORKER, LONGEST_PIECE
 from psched.process.child import Exit
 from psched.process.link import Link
 from psched.process.signals import Waitable
-from psched.runner.messages import TO_RUNNER, EndReport
+from psched.runner.messages import TO_RUNNER
 from psched.runner.runner_pool import RunnerChild, RunnerPool
 from psched.runner.shared_memory import Reason, StopFlags
 from psched.testing.manual_clock import ManualClock
 from psched.worker.context import Context, KillTimer
+from psched.worker.running_task import EndReport
 from psched.worker.worker import Inbox, Worker
 
 _FIRST_PID = 2**22 + 1

@@ -28,12 +28,12 @@ from psched.output.captured import UNKNOWN, CapturedOutput, LiveOutput, Pipe, Wh
 from psched.process.child import KillLadder
 from psched.process.kernel import title_of
 from psched.process.signals import Waitable
-from psched.runner.messages import NONE, PIPE, RAW, EndReport, ProgramEnd
+from psched.runner.messages import NONE, PIPE, RAW, ProgramEnd
 from psched.runner.runner_pool import RunnerChild, RunnerPool
 from psched.runner.shared_memory import Reason
 from psched.worker.context import Context, KillTimer
 from psched.worker.run_reporter import RunReporter
-from psched.worker.running_task import Lease, RunningTask
+from psched.worker.running_task import EndReport, Lease, RunningTask
 
 if TYPE_CHECKING:
     from psched.process.link import Link

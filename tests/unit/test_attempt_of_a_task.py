@@ -12,11 +12,10 @@ from psched.core.history.records import Outcome
 from psched.core.model import Occurrence, Row
 from psched.process.child import Exit
 from psched.process.link import Link
-from psched.runner.messages import EndReport
 from psched.runner.runner_pool import RunnerChild
 from psched.runner.shared_memory import StopFlags
 from psched.testing import ManualClock
-from psched.worker.running_task import RunningTask
+from psched.worker.running_task import EndReport, RunningTask
 
 NOBODY = 2**22 + 1
 """A pid that no process can have."""
