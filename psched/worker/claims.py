@@ -28,11 +28,12 @@ from typing import TypedDict
 
 from psched.base import lease_times
 from psched.base.errors import TransientStoreError
+from psched.base.lease_times import Deadlines
 from psched.core.history.recording import CLAIMS
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Settled
 from psched.worker.context import Context
-from psched.worker.running_task import RunningTask
+from psched.worker.running_task import Lease, RunningTask
 from psched.worker.store_gateway import StoreGateway
 from psched.worker.task_table import FORK_PAUSE, TaskTable
 from psched.worker.trigger_helpers import TriggerHelpers
@@ -467,6 +468,11 @@ class Claims:
         self._pacing.claimed(claimed, claim.asked)
         if claimed.rows:
             self._gateway.debug("claimed", [row.key for row in claimed.rows], claim.asked)
+
+    def lease_of(self, row: Row, sent: float) -> Lease:
+        """The lease of a row by a claim that was sent then, seconds of the boot-time clock."""
+        length = lease_times.lease_time(row.alive_time, self._settings.alive_time, self._shortest)
+        return Lease(row, Deadlines(sent, length, self._driver_timeout))
 
     # --- Unknown claims ---
 

@@ -18,17 +18,13 @@ until it is answered. An unknown claim is asked for, see `psched.worker.claims`.
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace as changed
 from functools import partial
 from math import inf
 
-from psched.base import lease_times
 from psched.base.errors import StoreBusyError, TransientStoreError
-from psched.base.lease_times import Deadlines
 from psched.config import Config
-from psched.core import attempts
 from psched.core.definition import history_setting
-from psched.core.model import Decision, Release, Retry, Row, Settlement
+from psched.core.model import Decision, Release, Row, Settlement
 from psched.core.operations.pauses import PauseReader
 from psched.core.policy import Run, after_claim, after_run
 from psched.core.settling import Ending, Settler
@@ -70,8 +66,6 @@ class Execution:
     def __init__(self, context: Context, tasks: TaskTable) -> None:
         self._store = context.store
         self._settings = context.settings
-        self._driver_timeout = context.settings.driver_timeout
-        self._shortest = lease_times.shortest_alive_time(self._driver_timeout)
         self._clock = context.clock
         self._recorder = context.recorder
         self.tasks = tasks
@@ -124,7 +118,7 @@ class Execution:
                 _log.warning("%s: taken over, its last lease ended without a settle", row.key)
                 self.history.taken_over(row, claimed.expired[row.key])
                 self.records_due = 0.0
-        granted = self.gateway.fresh([self._granted(row, sent) for row in claimed.rows])
+        granted = self.gateway.fresh([self.claims.lease_of(row, sent) for row in claimed.rows])
         now = claimed.now or 0
         self._read_pauses([lease.row for lease in granted if lease.row.cron], now)
         until = (guarded := self._clock.monotonic()) + _LONGEST_JUDGEMENT
@@ -151,10 +145,6 @@ class Execution:
             self.extra_runs.begin(extra, now)
         # Before the next runners are forked, which takes time.
         self.tasks.send_starts()
-
-    def _granted(self, row: Row, sent: float) -> Lease:
-        length = lease_times.lease_time(row.alive_time, self._settings.alive_time, self._shortest)
-        return Lease(row, Deadlines(sent, length, self._driver_timeout))
 
     def _read_pauses(self, rows: Sequence[Row], now: float) -> None:
         """Read the rules that pause types, if one may have held some of these rows."""
@@ -244,7 +234,7 @@ class Execution:
         # Leases that count as lost are settled nevertheless: if an earlier settlement has ended
         # such a lease, and only its answer was lost, the store recognises the repetition.
         ended = [task for task in self.tasks.running.values() if self.has_ended(task)]
-        endings = [self._ending(task) for task in ended]
+        endings = [self.history.ending_of(task) for task in ended]
         # What is given back has no record, unless somebody has stopped or cancelled it meanwhile.
         endings += [
             Ending(row, Release(), history=history_setting(row, self._settings))
@@ -252,11 +242,7 @@ class Execution:
         ]
         if not endings:
             return
-        if self.history.waiting or self.history.handed_back:
-            endings = [
-                changed(ending, earlier=self.history.unwritten(ending.leased.key))
-                for ending in endings
-            ]
+        endings = self.history.with_unwritten(endings)
         asked = self._clock.monotonic()
         # A claim follows, whose rows can take the slots: with this request; or by itself, if what
         # is given back should come later, or if an extra run must find its schedule free.
@@ -280,16 +266,6 @@ class Execution:
         self._record(results)
         if claim is not None:
             self._begin_claimed(claim)
-
-    def _ending(self, task: RunningTask) -> Ending:
-        """How the lease of a task ends, with the failures of earlier occurrences if they matter."""
-        ending, definition = task.ending, task.definition
-        decision = ending.decision
-        counts = definition.settings.pause_after_failures and definition.trigger is not None
-        if counts and isinstance(decision, Retry) and attempts.is_exhausted(task.row, definition):
-            earlier = self.history.failures_before(task.row, definition)
-            return changed(ending, decision=changed(decision, earlier=earlier))
-        return ending
 
     def _conclude(
         self, leased: Row, current: Row, decision: Decision, settings: Config, now: float
@@ -330,12 +306,7 @@ class Execution:
                 self.history.wrote(key)
                 continue
             self.history.preempted(task)
-            if unsure:
-                text = "the store did not confirm its end before its lease ended or was taken over"
-                text += ": nobody knows whether what it did counts"
-                task.log(text, level=logging.ERROR)
-            else:
-                task.log("preempted: what it did counts for nothing", level=logging.ERROR)
+            task.log_preempted(unsure=unsure)
 
     def write_records(self) -> None:
         """Write what no settlement has written: records, and output. No failure delays a task."""

@@ -389,6 +389,15 @@ class RunningTask(Lease):
             name, code, line = _log.name, __file__, 0
             _log.handle(_log.makeRecord(name, level, code, line, text, values, None, extra=about))
 
+    def log_preempted(self, *, unsure: bool) -> None:
+        """Log that its lease was lost before its end; ``unsure``: an answer to its end was, too."""
+        if unsure:
+            text = "the store did not confirm its end before its lease ended or was taken over"
+            text += ": nobody knows whether what it did counts"
+        else:
+            text = "preempted: what it did counts for nothing"
+        self.log(text, level=logging.ERROR)
+
     def log_end(self) -> None:
         """Log how the task has ended."""
         took = self.ended - self.started
