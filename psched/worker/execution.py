@@ -234,7 +234,7 @@ class Execution:
         # Leases that count as lost are settled nevertheless: if an earlier settlement has ended
         # such a lease, and only its answer was lost, the store recognises the repetition.
         ended = [task for task in self.tasks.running.values() if self.has_ended(task)]
-        endings = [self.history.ending_of(task) for task in ended]
+        endings = [task.ending_after(self.history.failures_before) for task in ended]
         # What is given back has no record, unless somebody has stopped or cancelled it meanwhile.
         endings += [
             Ending(row, Release(), history=history_setting(row, self._settings))
@@ -242,7 +242,8 @@ class Execution:
         ]
         if not endings:
             return
-        endings = self.history.with_unwritten(endings)
+        if self.history.waiting or self.history.handed_back:
+            endings = self.history.with_unwritten(endings)
         asked = self._clock.monotonic()
         # A claim follows, whose rows can take the slots: with this request; or by itself, if what
         # is given back should come later, or if an extra run must find its schedule free.

@@ -12,7 +12,6 @@ from itertools import islice
 from math import floor, inf
 
 from psched.base.errors import PschedError, StoreError, StoreSlowError, TransientStoreError
-from psched.core import attempts
 from psched.core.definition import Definition, history_setting
 from psched.core.history.changes import Gap
 from psched.core.history.protocol import (
@@ -21,7 +20,7 @@ from psched.core.history.protocol import (
     RunSelection,
 )
 from psched.core.history.records import BEAT_INTERVAL, Outcome, RunRecord, WorkerRecord
-from psched.core.model import Retry, Row
+from psched.core.model import Row
 from psched.core.operations.pausing import earlier_failures
 from psched.core.settling import Ending
 from psched.core.store_protocol import ExpiredLease
@@ -159,19 +158,7 @@ class HistoryKeeper:
 
     def with_unwritten(self, endings: list[Ending]) -> list[Ending]:
         """The ends of leases, each with the records of its key that wait to be written."""
-        if not self.waiting and not self.handed_back:
-            return endings
         return [changed(each, earlier=self.unwritten(each.leased.key)) for each in endings]
-
-    def ending_of(self, task: RunningTask) -> Ending:
-        """How the lease of a task ends, with the failures of earlier occurrences if they matter."""
-        ending, definition = task.ending, task.definition
-        decision = ending.decision
-        counts = definition.settings.pause_after_failures and definition.trigger is not None
-        if counts and isinstance(decision, Retry) and attempts.is_exhausted(task.row, definition):
-            earlier = self.failures_before(task.row, definition)
-            return changed(ending, decision=changed(decision, earlier=earlier))
-        return ending
 
     def failures_before(self, row: Row, definition: Definition) -> int:
         """How many attempts of earlier occurrences have failed in a row before that of a row.

@@ -2,7 +2,7 @@
 
 import logging
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from typing import Any, Self
@@ -332,6 +332,20 @@ class RunningTask(Lease):
             attempt=self.attempt,
             history=self.definition.settings.history,
         )
+
+    def ending_after(self, failures_before: Callable[[Row, Definition], int]) -> Ending:
+        """The same, with the number of failures of earlier occurrences if it matters."""
+        ending, decision = self.ending, self.conclusion
+        settings, trigger = self.definition.settings, self.definition.trigger
+        if (
+            settings.pause_after_failures
+            and trigger is not None
+            and isinstance(decision, Retry)
+            and attempts.is_exhausted(self.row, self.definition)
+        ):
+            earlier = failures_before(self.row, self.definition)
+            return changed(ending, decision=changed(decision, earlier=earlier))
+        return ending
 
     @property
     def attempt(self) -> Attempt:
