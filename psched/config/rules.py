@@ -402,6 +402,13 @@ def _check_strategy(values: Mapping[str, Any]) -> None:
         )
 
 
+def _check_takeover(values: Mapping[str, Any]) -> None:
+    own = ":" in values["type"]
+    if values["takeover"] != "clock" and (own or values["type"] == "rdb_compat"):
+        whose = "a store of your own" if own else "PerfectSched's table"
+        raise InvalidValueError(f"must not be observed with {whose}; remove it")
+
+
 def _check_store(values: Mapping[str, Any]) -> None:
     if values["store"] and ":" not in values["type"]:
         raise InvalidValueError("is for a store of your own, type: module:Class; remove it")
@@ -453,6 +460,7 @@ _RULES: Sequence[tuple[str, Callable[[Mapping[str, Any]], None]]] = (
     ("ssl_verify", _check_verify),
     ("url", _check_tls_options),
     ("claim_strategy", _check_strategy),
+    ("takeover", _check_takeover),
     ("url", _check_memory),
     ("store", _check_store),
     ("wait_replicas", _check_wait_replicas),

@@ -340,6 +340,18 @@ class Config:
     With `rdb_compat` and Redis, only auto is accepted.
     """
 
+    takeover: Annotated[str, Choice("clock", "observed")] = "clock"
+    """When a lease that nobody extends is over, for example because its host has died.
+    - `clock`: when it has ended by the clock of the database
+    - `observed`: when it has, and this worker has seen it unchanged for `alive_time` by a clock
+      that nobody can set. A step of the database's clock then starts no task twice; what a dead
+      host ran starts later
+
+    Set it on all hosts, with the same `alive_time`: see [Without trust in
+    clocks](supervision.md#without-trust-in-clocks). DynamoDB and SimpleDB have no clock, so there
+    leases are always observed.
+    """
+
     poll_interval: Annotated[float, Number(above=0, most=60)] = 1.0
     """Longest time between two searches for due tasks. A task that was just pushed may start this
     much late, unless a worker is woken. Raise it to reduce the load of the database."""
@@ -772,6 +784,11 @@ class Config:
     def store_kind(self) -> StoreKind:
         """The properties of the kind of store that the setting ``type`` selects."""
         return STORE_KINDS.get(self.type, USERS_OWN)
+
+    @property
+    def observes_leases(self) -> bool:
+        """Whether leases are taken over by observation, see `psched.stores.observations`."""
+        return self.takeover == "observed" or self.type in urls.AWS_KINDS
 
     @property
     def this_host(self) -> str:

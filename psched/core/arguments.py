@@ -174,6 +174,7 @@ class Settings(SharedSettings, total=False):
     create_table: bool | None
     database_timeout: Duration | None
     claim_strategy: Literal["auto", "skip_locked", "cas"] | None
+    takeover: Literal["clock", "observed"] | None
     poll_interval: Duration | None
     wake: Literal["local", "notify", "off"] | None
     timezone: str | None

@@ -22,7 +22,8 @@ from psched.testing import (
     StatusContract,
     WatchingContract,
 )
-from support.stores import SOME, store_factory, takes_some_types
+from support.conditional_contract import ObservedContract
+from support.stores import SOME, observing_factory, store_factory, takes_some_types
 
 pytestmark = pytest.mark.redis
 
@@ -74,6 +75,14 @@ class TestRedisStore(
     ):
         with store_factory(database.url, only=SOME) as open_some:
             takes_some_types(backend_factory(), open_some())
+
+
+@pytest.mark.parametrize("database", ["redis"], indirect=True)
+class TestRedisStoreThatObserves(ObservedContract):
+    @pytest.fixture
+    def backend_factory(self, database):
+        with observing_factory(database.url) as open_store:
+            yield open_store
 
 
 class TestRedisStoreBehindSentinels(

@@ -25,7 +25,8 @@ from psched.testing import (
     TransactionContract,
     WatchingContract,
 )
-from support.stores import KINDS, SOME, Sql, store_factory, takes_some_types
+from support.conditional_contract import ObservedContract
+from support.stores import KINDS, SOME, Sql, observing_factory, store_factory, takes_some_types
 
 WAYS = {
     "sqlite": ("cas",),
@@ -111,6 +112,22 @@ class TestSqlStore(
     @pytest.fixture
     def execute(self, database, backend_factory):  # noqa: ARG002  # the table is there
         return Sql(database.url)
+
+
+@pytest.mark.parametrize(
+    ("database", "strategy"),
+    [
+        pytest.param(kind, WAYS[kind][0], marks=_MARKS[kind], id=kind)
+        for kind in WAYS
+        if kind in KINDS
+    ],
+    indirect=True,
+)
+class TestSqlStoreThatObserves(ObservedContract):
+    @pytest.fixture
+    def backend_factory(self, database, strategy):
+        with observing_factory(database.url, claim_strategy=strategy) as open_store:
+            yield open_store
 
 
 class TestTransactionOfTheDriver(TransactionContract):

@@ -298,6 +298,35 @@ def test_a_store_whose_clock_steps_by_less_than_the_margin_loses_and_doubles_not
         service.close()
 
 
+@pytest.mark.mariadb
+@pytest.mark.usefixtures("mariadb_server")  # which says if there is none
+def test_a_store_whose_clock_jumps_doubles_nothing_if_leases_are_observed(make_service, servers):
+    with SteppingMariaDB(servers) as server:
+        url = server.url(server.create_database())
+        ours, theirs = (
+            make_service(url, alive_time=SHORTEST_ALIVE_TIME, takeover="observed") for _ in range(2)
+        )
+        ours.init()
+        master = ours.start()
+        ours.add("long", data={"until": "gate"})
+        ours.runs.wait("long")
+        other = theirs.start()
+        server.clock.set(HOUR)
+        wait_for_step(lambda: server.offset, HOUR)
+        over = CLOCK.boottime() + 3 * SHORTEST_ALIVE_TIME
+        wait_until(lambda: CLOCK.boottime() > over, what="the ends of some leases")
+        assert len([*ours.runs.runs("long"), *theirs.runs.runs("long")]) == 1
+        not_a_word_of_trouble(master, other)
+        master.kill()  # as if its host had died
+        run = theirs.runs.wait("long")[0]
+        assert run.fence == 2
+        theirs.open_gate("gate")
+        theirs.wait_for_finish("long")
+        assert other.stop() == 0
+        for service in ours, theirs:
+            service.close()
+
+
 # --- SQLite, whose clock is the host's -----------------------------------------------
 
 

@@ -25,7 +25,7 @@ from psched.base.errors import (
 )
 from psched.core.model import DELETING, Row
 from psched.core.store_protocol import ClaimUnknownError, Settled
-from psched.stores.conditional import observations
+from psched.stores import observations
 from psched.testing.store_contract.bench import add, claim, due, ending, found, leased
 from support.dynamodb_faults import (
     ignoring_the_condition,
@@ -604,7 +604,7 @@ def test_rows_that_were_shown_and_run_are_not_added_again(store, open_store, fau
 
 
 def test_removed_rows_do_not_displace_a_lease_that_is_observed(open_store, monkeypatch):
-    monkeypatch.setattr(observations, "_MOST", 3)
+    monkeypatch.setattr(observations, "MOST", 3)
     leased(open_store(), "k", "dead.1")
     clock = OwnClock(86_400)
     store = open_store(clock=clock, max_clock_offset=1e6)

@@ -88,8 +88,8 @@ def redis_clock(server, number) -> Iterator[Callable[[float], None]]:
         find = scripts.find
 
         @functools.cache
-        def by_the_clock(name):
-            script = find(name)
+        def by_the_clock(name, **how):
+            script = find(name, **how)
             text = script.text.replace(
                 "redis.call('TIME')", "redis.call('HMGET', 'store_clock', 'seconds', 'micro')"
             ).replace("'*', 'key'", "integer(now_ms)..'-*', 'key'")

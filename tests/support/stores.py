@@ -15,6 +15,7 @@ from psched.config import Config
 from psched.config.urls import Tls, aws_kind, is_redis
 from psched.core.columns import parse_payload
 from psched.core.model import Decision, Finish, Quarantine, Row
+from psched.stores.observations import Takeover
 from psched.stores.sql.store import SqlStore
 from support.clients import engine_of
 
@@ -70,6 +71,29 @@ def store_factory(url, **how) -> Iterator:
     finally:
         for store in opened:
             store.disconnect()
+
+
+@contextlib.contextmanager
+def observing_factory(url, **how) -> Iterator:
+    """Makes stores with `takeover: observed` that have seen each lease for long at each claim."""
+    with store_factory(url, takeover="observed", **how) as open_store:
+
+        def open_observing():
+            store = open_store()
+            store._takeover = LongObserving(store._takeover._ended, SystemClock())
+            return store
+
+        yield open_observing
+
+
+class LongObserving(Takeover):
+    """Takes over each lease that has ended by the store's clock."""
+
+    is_due = True
+
+    def next(self, most, **lease):
+        self._observed.left = lambda *_: 0.0
+        return super().next(most, **lease)
 
 
 class Sql:

@@ -1807,6 +1807,9 @@ def test_the_password_of_redis_is_shown_to_nobody(tmp_path):
             "type: must be rdb, rdb_compat, redis, dynamodb, simpledb, or module:Cl",
         ),
         ({"store": {"path": "x"}}, "store: is for a store of your own, type: module:Class"),
+        ({"type": "x:Y", "takeover": "observed"}, "takeover: must not be observed with a store of"),
+        ({**COMPAT, "takeover": "observed"}, "takeover: must not be observed with PerfectSched's"),
+        ({"takeover": "seen"}, "takeover: must be clock or observed"),
         ({"url": "unix:///x", "ssl_verify": "none"}, "url: is a socket of this host"),
     ],
 )

@@ -679,6 +679,17 @@ class TestSituations:
         assert "waits for an earlier one: the occurrence of " in answer.sentence
         assert "but the lease ended at " in answer.sentence
 
+    def test_a_lease_that_workers_must_observe_is_not_taken_over_before(self):
+        columns = {"cron": None, "next_time": NOW - 180, "next_run_time": NOW - 50}
+        row = schedule(**columns, owner="n1.7", claimed_at=NOW - 170, alive_time=60)
+        settings = SETTINGS.with_settings(takeover="observed")
+        workers = [alive(TODAY, nonce="n2")]
+        answer = ask(None, row, workers=workers, leased=[row], settings=settings)
+        assert (answer.code, answer.state) == (Code.WAITING, State.WILL_RUN)
+        assert answer.sentence.endswith("when it has seen this lease unchanged for 1.0 min.")
+        later = ask(None, row, workers=workers, leased=[row], settings=settings, now=NOW + 20)
+        assert "workers with free slots seem to be alive" in later.sentence
+
     def test_a_worker_that_was_just_killed_is_not_promised(self):
         def asked(age, **fields):
             row = schedule(cron=None, next_time=NOW - age, next_run_time=NOW - age)

@@ -189,6 +189,14 @@ def _leased(case: Case, row: Row, owner: str) -> Answer:
             f"was running{on}{since}, but the lease ended at {case.time(row.next_run_time)}"
             " without a word of the worker; it is due"
         )
+        seen = row.alive_time or case.facts.settings.alive_time
+        if case.facts.settings.observes_leases and now - row.next_run_time < seen:
+            text += (
+                ", and a worker will take it over when it has seen this lease unchanged for"
+                f" {format_duration(seen)}"
+            )
+            state = _pending(case, row.next_run_time)
+            return case.answer(Code.WAITING, state, text, **details, due=row.next_run_time)
         return _overdue(case, row.next_run_time, text, details)
     running = "has been running" if since else "is running"
     number = f" (attempt {row.attempt})" if row.attempt > 1 else ""

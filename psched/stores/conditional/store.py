@@ -27,7 +27,7 @@ from psched.core.operations.pauses import PauseRule, PausesTypes, active_rules, 
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import Backlog, Claimed, ClaimUnknownError, Settled
 from psched.stores.conditional.items import DUE, ENDED, Item, Table, place_of
-from psched.stores.conditional.observations import Observations
+from psched.stores.observations import FACT, Observations
 from psched.stores.pages import Page, Pages
 from psched.stores.plain import PlainStore, Rows, by_key, by_time
 
@@ -106,7 +106,7 @@ class ConditionalStore(PlainStore, PausesTypes):
             )
         return [
             ("claims by", "conditional writes"),
-            ("leases are taken over", "when they were seen unchanged for their whole length"),
+            FACT,
             ("clock", clock),
         ]
 
@@ -424,12 +424,21 @@ class ConditionalStore(PlainStore, PausesTypes):
             return change.seen
         item = self._table.update(change.seen, change.new)
         if item is not None:
-            self._observed.left(item)  # from now on
+            self._left(item)  # from now on
         return item
+
+    def _left(self, item: Item) -> float:
+        """For how many seconds the row's lease, or hold, must still be seen unchanged."""
+        row = item.row
+        if row.owner is None and row.held_by is None:
+            self._observed.forget(row.key)
+            return 0.0
+        state = row.owner, row.fence, row.held_by, item.beat
+        return self._observed.left(row.key, state, item.lease)
 
     def _judged(self, item: Item, moment: float) -> Row:
         """A row with the end of its lease, or hold, by this process's observation."""
-        row, left = item.row, self._observed.left(item)
+        row, left = item.row, self._left(item)
         if left <= 0:
             return row
         end = ceil(moment + left)

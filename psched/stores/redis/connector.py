@@ -80,6 +80,7 @@ class Connector:
         tls: how connections are encrypted; None means that ``address`` decides.
         checks: whether to refuse a server whose data are missing or have another layout, and to
             check the user's rights before the first write.
+        observed: which variant of the scripts to run, see `scripts.find`.
 
     Attributes:
         replicas: how many replicas must have received a write before the write counts as done; 0
@@ -98,6 +99,7 @@ class Connector:
         tls: Tls | None,
         replicas: int = 0,
         checks: bool = True,
+        observed: bool = False,
     ) -> None:
         self._address = address
         self._prefix = f"{{{table}}}:"
@@ -108,6 +110,7 @@ class Connector:
         self._tls = tls
         self.replicas = replicas
         self._checks = checks
+        self._find = partial(scripts.find, observed=observed)
         self._hosts = deque(address.hosts or [("", 0)])
         self._sentinels = None if address.service is None else self._watch(address.service)
         self._connection: DriverConnection | None = None
@@ -133,7 +136,7 @@ class Connector:
 
         By default, the script's flags tell whether it is writing.
         """
-        script = scripts.find(name)
+        script = self._find(name)
         writing = script.writes if writing is None else writing
         connection = self._connected()
         if writing and self._checks and not self._may_write:
@@ -230,7 +233,7 @@ class Connector:
         Without this check, the server could refuse a command in the middle of a script, and would
         not undo the commands before it.
         """
-        refused = self._evaluate(connection, scripts.find("try"), "rows", writing=False)
+        refused = self._evaluate(connection, self._find("try"), "rows", writing=False)
         if refused:
             commands = ", ".join(dict.fromkeys(command.decode() for command in refused[::2]))
             raise StoreError(f"cannot {commands} keys that begin with {self._prefix}")

@@ -47,8 +47,8 @@ def _read(folder: Path) -> Mapping[str, tuple[str, str]]:
 
 
 @cache
-def find(name: str) -> Script:
-    """The script with this name.
+def find(name: str, *, observed: bool = False) -> Script:
+    """The script with this name; ``observed`` is for hosts with `takeover: observed`.
 
     If ``_and_record`` follows the name, it has no flags, so that the server refuses it if its
     memory is full.
@@ -57,7 +57,7 @@ def find(name: str) -> Script:
     # refuses to run a script that does not have the flag ``no-writes``.
     flags, body = _TEXTS[name.removesuffix("_and_record")]
     first = "#!lua" if name.endswith("_and_record") or not flags else f"#!lua flags={flags}"
-    text = f"{first}\n{_PRELUDE}\n{body}"
+    text = f"{first}\nlocal OBSERVED = {str(observed).lower()}\n{_PRELUDE}\n{body}"
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return Script(text, digest, writes="no-writes" not in flags)
 

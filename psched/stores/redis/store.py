@@ -35,6 +35,7 @@ from psched.core.store_protocol import (
     Store,
 )
 from psched.stores.lanes import Lanes
+from psched.stores.observations import FACT, Lease, Takeover
 from psched.stores.pages import Page, Pages, batched
 from psched.stores.redis import diagnostics, encoding, history
 from psched.stores.redis.alerts import RedisAlerts
@@ -85,7 +86,9 @@ class RedisStore(Store):
             clock=clock,
             tls=settings.tls,
             replicas=settings.wait_replicas,
+            observed=settings.observes_leases,
         )
+        self._takeover = Takeover(self._ended, clock) if settings.observes_leases else None
         self._connector = connector = self._connect()
         self._history_of = partial(history_setting, settings=settings)
         self.history = RedisHistory(connector, settings)
@@ -204,9 +207,11 @@ class RedisStore(Store):
         self, owner: str, *, limit: int, alive_time: int, shortest: int, horizon: float
     ) -> Claimed:
         lease, chosen = (alive_time, shortest, ceil(horizon)), self._chosen()
+        limit = min(limit, BATCH)
+        over = self._over(limit, alive_time, shortest)
         try:
             answer = self._connector.run(
-                "claim", encoding.text(owner), min(limit, BATCH), *lease, *chosen
+                "claim", encoding.text(owner), limit, *lease, len(over), *_flat(over), *chosen
             )
         except UnknownOutcomeError as error:
             raise ClaimUnknownError(owner, ()) from error
@@ -227,6 +232,39 @@ class RedisStore(Store):
             next_due=None if next_due is None else int(float(next_due)),
             more=bool(more),
         )
+
+    def _over(self, most: int, alive_time: int, shortest: int) -> Sequence[Sequence[Argument]]:
+        """The leases that the next claim may take over, though their rows are leased."""
+        if self._takeover is None:
+            return ()
+        leases = self._takeover.next(most, alive_time=alive_time, shortest=shortest)
+        parts = [(each.key, each.owner, each.fence, each.end) for each in leases]
+        holds = [
+            (encoding.text(key), encoding.text(owner), end)
+            for key, owner, fence, end in parts
+            if fence is None
+        ]
+        if holds:
+            self._connector.run("release_over", *_flat(holds))
+        return [
+            (encoding.text(key), encoding.text(owner), fence, end)
+            for key, owner, fence, end in parts
+            if fence is not None
+        ]
+
+    def _ended(self) -> Iterator[Lease]:
+        """The leases and holds that have ended by the server's clock."""
+        after: Argument | None = ""
+        while after is not None:
+            found, after = self._connector.run("ended", after, encoding.PAGE)
+            for key, owner, fence, end, own in found:
+                yield Lease(
+                    encoding.decoded(key),
+                    encoding.decoded(owner),
+                    encoding.whole(fence),
+                    int(float(end)),
+                    encoding.whole(own),
+                )
 
     def _chosen(self) -> Sequence[Argument]:
         """What the scripts that find due rows get: the lanes of this host, and the types."""
@@ -375,7 +413,8 @@ class RedisStore(Store):
 
     @override
     def examine(self) -> Sequence[tuple[str, str]]:
-        return diagnostics.examine(self._connector, self.now, self._clock)
+        facts = diagnostics.examine(self._connector, self.now, self._clock)
+        return facts if self._takeover is None else [*facts, FACT]
 
     @override
     def disconnect(self) -> None:

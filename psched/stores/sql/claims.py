@@ -18,6 +18,7 @@ PostgreSQL, psched falls back to compare-and-swap, which finds this row and quar
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import ceil
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import TextClause
@@ -27,6 +28,7 @@ from psched.base.errors import StoreError, UnknownOutcomeError
 from psched.base.lease_times import lease_time
 from psched.core.model import Row, Token
 from psched.core.store_protocol import Claimed, ClaimUnknownError, ExpiredLease
+from psched.stores.observations import Lease
 from psched.stores.sql import raw_execute
 from psched.stores.sql.conditions import Request
 from psched.stores.sql.connector import Connector
@@ -183,7 +185,6 @@ class CompareAndSwap(Strategy):
     def __init__(self, connector: Connector, sql: Statements) -> None:
         self._connector = connector
         self._sql = sql
-        self._checks_clock = connector.dialect.host_clock
 
     @override
     def claim(self, terms: Terms, within: Range = EVERYWHERE) -> Claimed:
@@ -193,6 +194,20 @@ class CompareAndSwap(Strategy):
     def claim_among(self, keys: Sequence[str], terms: Terms) -> Claimed:
         """Claim those of some rows that are due, and that no rule pauses; see `claim`."""
         return self._claim(terms, *self._read_near(self._sql.due_among(keys), terms))
+
+    def take_over(self, leases: Sequence[Lease], terms: Terms) -> Claimed:
+        """Claim those of some leased rows that `claim` could claim, and that are as they were seen.
+
+        Holds are ended instead, so that a claim, or another hold, finds the row free.
+        """
+        for hold in leases:
+            if hold.fence is None:
+                self._connector.write(self._sql.release_over, hold._asdict())
+        seen = {lease[:4] for lease in leases if lease.fence is not None}
+        if not seen:
+            return Claimed()
+        now, near = self._read_near(self._sql.over_among([key for key, *_ in seen]), terms)
+        return self._claim(terms, now, [row for row in near if _lease_of(row) in seen])
 
     def _claim(self, terms: Terms, now: float | None, near: Sequence[Columns]) -> Claimed:
         """Claim those rows that are due, given what `_read_near` has returned."""
@@ -221,7 +236,7 @@ class CompareAndSwap(Strategy):
         query for the same rows, if there is one.
         """
         statement, values = reading
-        if self._checks_clock:
+        if self._sql.checks_clock:
             values |= {**terms.lease, "since_step": self._connector.clock_steps.seconds_since()}
         sent = statement if packed is None else packed
         if terms.first:
@@ -234,7 +249,7 @@ class CompareAndSwap(Strategy):
             return None, rows
         self._connector.refuse_read_only(rows[0][READ_ONLY])
         now = float(rows[0][NOW])
-        if not self._checks_clock:
+        if not self._sql.checks_clock:
             return now, rows
         # The leases are checked again, because somebody may have set the host's clock after the
         # first call of `seconds_since` and before the database read that clock.
@@ -298,6 +313,8 @@ class CompareAndSwap(Strategy):
                 values = {"hex": key, "reason": "id: is not UTF-8"}
                 self._connector.write(self._sql.quarantine_by_hex, values)
 
+
+_lease_of = itemgetter(KEY, OWNER, FENCE, DUE)
 
 _WHOLE = len(COLUMNS)
 

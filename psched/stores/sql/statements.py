@@ -17,6 +17,7 @@ from sqlalchemy import Connection, TextClause, text
 
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.model import MARKS, TOLD, ReasonCode, Row, Settlement, Token
+from psched.stores.observations import MOST
 from psched.stores.sql.batches import Insertion, numbered
 from psched.stores.sql.conditions import Request, by_keys, conditional_text, fulfils
 from psched.stores.sql.dialects import Dialect
@@ -73,9 +74,11 @@ _HELD_AS_SEEN = "COALESCE(held_until, -1) = :held_until{0}"
 
 _FREE = "held_by = NULL, held_until = NULL"
 
-# SQL that is true if a row was never held, or is held no more at the time ``{}``. Another client
-# might have set only one of the two columns.
+# SQL that is true if a row was never held, or is held no more at the time ``{}``: at `_NEVER`, no
+# hold has ended. Another client might have set only one of the two columns.
 _NOT_HELD = "(held_by IS NULL OR held_until IS NULL OR held_until <= {})"
+
+_NEVER = "-1"
 
 # Only rows without a next run are purged. ``retain_until`` does not suffice to find them, because a
 # client that reschedules a row by plain SQL might not clear ``retain_until``.
@@ -100,6 +103,14 @@ class Statements:
     The names of the table and of ``<table>_info`` are quoted already. If ``only`` is not empty,
     only rows of these types are claimed. Those of a host are claimed after `serve` has named its
     lanes. ``lane_index`` is the quoted name of the index of lanes.
+
+    If ``observed``, no statement but `ended` asks whether a lease or a hold has ended. Those that
+    need it take only rows that nobody holds, and `psched.stores.observations` decides the rest.
+
+    Attributes:
+        observed: the argument.
+        checks_clock: whether callers tell how long ago this host's clock, which is the store's, was
+            last set: as ``since_step``, and to some statements the time as ``expired_at``.
     """
 
     def __init__(
@@ -110,10 +121,13 @@ class Statements:
         *,
         info: str,
         lane_index: str,
+        observed: bool = False,
     ) -> None:
         now = dialect.now_floor
+        self.observed = observed
+        self.checks_clock = dialect.host_clock and not observed
+        self._end = _NEVER if observed else now
         columns = ", ".join(dialect.payload.format(c) if c in _PAYLOADS else c for c in COLUMNS)
-        lease_end = _lease_end(dialect)
         self.selecting = partial(SelectingStatements, table, columns, dialect)
         self.now = text(f"SELECT {dialect.now}")
         self.get = text(f"SELECT {columns} FROM {table} WHERE id = :id")
@@ -124,10 +138,21 @@ class Statements:
         )
         self.dead = text(
             f"SELECT {columns} FROM {table} WHERE leased_by > :dot AND leased_by < :after_dot"
-            f" AND next_run_time + 0 > {now} AND next_run_time + 0 <= {now} + :alive_time + 1"
+            f" AND next_run_time + 0 > {self._end}"
+            f" AND next_run_time + 0 <= {now} + :alive_time + 1"
+        )
+        self.ended = text(
+            f"SELECT id, leased_by, fence, next_run_time, alive_time FROM {table}"
+            f" WHERE leased_by IS NOT NULL AND {_NOT_HELD.format(_NEVER)}"
+            f" AND next_run_time + 0 <= {now} UNION ALL"
+            f" SELECT id, held_by, NULL, held_until, alive_time FROM {table}"
+            f" WHERE held_by IS NOT NULL AND held_until <= {now}"
+            f" LIMIT {MOST}"
         )
         marks = ", ".join(f"'{mark}'" for mark in MARKS)
         self._marked = f"SELECT id, status FROM {table} WHERE status IN ({marks}) AND "
+        extended = _later if observed else _plain
+        lease_end = extended(_lease_end(dialect), "next_run_time")
         self._extend = f"UPDATE {table} SET next_run_time = {lease_end} WHERE "
         self.rights = rights_on(table, "id", "version")
         self._unpaused = unpaused(info, dialect)
@@ -146,7 +171,7 @@ class Statements:
         self.lane_waits = text(
             f"SELECT 1 FROM {table} WHERE lane = :lane AND next_run_time > :ever LIMIT 1"
         )
-        self._build_holds(table, lease_end, dialect)
+        self._build_holds(table, extended(_lease_end(dialect), "held_until"))
         self._build_quarantine(table, dialect)
         self._build_definition(table, dialect)
         self._build_settlement(table, dialect)
@@ -182,12 +207,15 @@ class Statements:
         # After a user has set the host's clock, a lease can seem to have expired although it has
         # not. So a leased row is claimed only if its lease is shorter than the time since then.
         # The same holds for a hold, which lasts as long as a lease.
-        not_held = _NOT_HELD.format(now)
-        claimable = f" AND {not_held}"
+        not_held = _NOT_HELD.format(self._end)
+        claimable = over = f" AND {not_held}"
         # A held row that is not due yet tells when to claim again, because the hold may end before.
         later = f"next_run_time + 0 > {now}"
         near = f" AND ({later} OR {not_held})"
-        if dialect.host_clock:
+        if self.observed:
+            claimable += " AND leased_by IS NULL"
+            near += f" AND ({later} OR leased_by IS NULL)"
+        elif dialect.host_clock:
             claimable += f" AND (leased_by IS NULL AND held_by IS NULL OR {_LEASE} < :since_step)"
             free_or_later = f"leased_by IS NULL AND (held_by IS NULL OR {later})"
             near += f" AND ({free_or_later} OR {_LEASE} < :since_step)"
@@ -200,9 +228,10 @@ class Statements:
             array = dialect.array.format(f"{others}, {extra}")
             payloads = ", ".join(map(dialect.payload.format, _PAYLOADS))
             self.due_packed = text(served.select(f"{payloads}, {array}", due)).bindparams(**types)
-        self._due_among = (
+        self._due_among, self._over_among = (
             f"SELECT {columns}, {extra} FROM {table}"
-            f" WHERE next_run_time + 0 <= {now}{ours}{claimable} AND {served.condition} AND "
+            f" WHERE next_run_time + 0 <= {now}{ours}{free} AND {served.condition} AND "
+            for free in (claimable, over)
         )
         # `psched.stores.sql.claim_range` reads the due rows slice by slice with these.
         slice_ = (
@@ -218,7 +247,7 @@ class Statements:
         # Rows of expired leases are not counted if the store's clock is the host's, because after a
         # user has set that clock, a running lease can seem to have expired.
         free = f" AND {not_held}"
-        if dialect.host_clock:
+        if dialect.host_clock or self.observed:
             free = " AND leased_by IS NULL AND held_by IS NULL"
         self.backlog = text(
             served.select(
@@ -259,15 +288,15 @@ class Statements:
             " WHERE id = ANY(ARRAY(SELECT key FROM due)) RETURNING id) SELECT id FROM claimed"
         )
 
-    def _build_holds(self, table: str, lease_end: str, dialect: Dialect) -> None:
+    def _build_holds(self, table: str, lease_end: str) -> None:
         # A hold and a claim exclude each other, because each of them is one UPDATE of the row that
         # they both change, whose condition the database checks while it has locked the row: a hold
         # requires that the row has no owner, and a claim that no hold lasts (or, if it has read the
         # row before, that the hold is still the one that had ended). So the second one of two
         # simultaneous statements sees what the first one has written, and changes nothing.
         self._hold = f"UPDATE {table} SET held_until = {lease_end}, held_by = "
-        not_held = _NOT_HELD.format(dialect.now_floor)
-        if dialect.host_clock:
+        not_held = _NOT_HELD.format(self._end)
+        if self.checks_clock:
             # As in `_build_claims`, after a user has set the host's clock.
             not_held = (
                 f"(held_by IS NULL OR {_NOT_HELD.format(':expired_at')} AND {_LEASE} < :since_step)"
@@ -276,6 +305,9 @@ class Statements:
         free = f"status NOT IN ({marks}) AND {not_held}"
         self._can_hold = f"leased_by IS NULL AND (held_by = :holder{{0}} OR {free})"
         self._release = f"UPDATE {table} SET {_FREE} WHERE "
+        self.release_over = text(
+            f"UPDATE {table} SET {_FREE} WHERE id = :key AND held_by = :owner AND held_until = :end"
+        )
         self.release_dead = text(
             f"UPDATE {table} SET {_FREE} WHERE held_by > :dot AND held_by < :after_dot"
         )
@@ -320,7 +352,7 @@ class Statements:
         )
         # If the store's clock is this host's clock, somebody may have set the clock. So
         # `SqlStore.delete` decides which leases have expired, and passes a time.
-        expired_at = ":expired_at" if dialect.host_clock else now
+        expired_at = ":expired_at" if self.checks_clock else self._end
         self.delete = text(
             f"DELETE FROM {table} WHERE id = :id"
             f" AND (leased_by IS NULL OR next_run_time IS NULL OR next_run_time <= {expired_at})"
@@ -334,7 +366,7 @@ class Statements:
             " status = 'deleting' WHERE id = :id AND (leased_by IS NOT NULL OR held_by IS NOT NULL)"
             f" AND (status <> 'deleting' OR {later})"
         )
-        rests = f"{_AT_REST} AND {_NOT_HELD.format(now)}"
+        rests = f"{_AT_REST} AND {_NOT_HELD.format(self._end)}"
         self.purgeable = text(
             f"SELECT id, retain_until FROM {table}"
             f" WHERE retain_until >= :since AND retain_until <= {now} AND {rests}"
@@ -415,6 +447,11 @@ class Statements:
         statement, values = by_keys(self._due_among, keys)
         return statement, {**values, **self._types}
 
+    def over_among(self, keys: Sequence[str]) -> Request:
+        """A request like `due_among` that also returns rows that are leased."""
+        statement, values = by_keys(self._over_among, keys)
+        return statement, {**values, **self._types}
+
     def extend(self, leases: Mapping[str, Token]) -> Request:
         """A request that extends each given lease that is still held."""
         values: dict[str, Any] = {}
@@ -459,6 +496,15 @@ def _lease_end(dialect: Dialect) -> str:
     """SQL for the end of a lease that a statement grants or extends."""
     # One second is added, because ``now`` is rounded down.
     return f"{dialect.now_floor} + {_LEASE} + 1"
+
+
+def _plain(end: str, _column: str) -> str:
+    return end
+
+
+def _later(end: str, column: str) -> str:
+    """SQL for an end that is later than the one in a column, also if the clock stands still."""
+    return f"CASE WHEN COALESCE({column}, 0) < {end} THEN {end} ELSE {column} + 1 END"
 
 
 class _Served:

@@ -43,6 +43,7 @@ from psched.core.store_protocol import (
     Settled,
 )
 from psched.stores.lanes import Lanes
+from psched.stores.observations import FACT, Lease, Takeover
 from psched.stores.pages import batched
 from psched.stores.sql import raw_execute
 from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
@@ -89,7 +90,11 @@ class SqlStore(TableStore[Statements]):
         self._schema = Schema(self._table, dialect)
         names = self._table, f"{self._table}_info", f"{self._table}_lane"
         quoted, info, index = map(self._connector.quote, names)
-        self._plain_sql = Statements(quoted, dialect, settings.only, info=info, lane_index=index)
+        observed = settings.observes_leases
+        self._plain_sql = Statements(
+            quoted, dialect, settings.only, info=info, lane_index=index, observed=observed
+        )
+        self._takeover = Takeover(self._ended, clock) if observed else None
         self.pauses = SqlPauses(self._table, self._connector)
         self.holds = self.announcements = self.recorded_changes = self
         self._pack = partial(compress, above=settings.compress_above, form=dialect.packed)
@@ -200,7 +205,7 @@ class SqlStore(TableStore[Statements]):
     @override
     def delete(self, key: str) -> bool:
         values: dict[str, object] = {"id": key}
-        if self._connector.dialect.host_clock:
+        if self._plain_sql.checks_clock:
             # The time is read before `clock_steps`, so that a clock step in between is detected.
             # For some time after a clock step, a lease can seem to have expired although it has
             # not. Then -1 makes no lease count as expired, so a leased row is only marked, and the
@@ -228,7 +233,16 @@ class SqlStore(TableStore[Statements]):
         lease = {"alive_time": alive_time, "shortest": shortest}
         terms = Terms(owner, min(limit, BATCH), lease, horizon)
         self._serve_lanes()
+        if self._takeover is not None:
+            leases = self._takeover.next(terms.limit, **lease)
+            taken = CompareAndSwap(self._connector, self._sql).take_over(leases, terms)
+            if taken.rows:
+                return changed(taken, more=True)
         return self._claim_strategy().claim(terms)
+
+    def _ended(self) -> Iterator[Lease]:
+        """The leases and holds that have ended by the database's clock."""
+        return (Lease(*columns) for columns in self._query(self._sql.ended, {}))
 
     def _serve_lanes(self) -> None:
         """Let the statements find the rows of this host's lanes, if it is time to look."""
@@ -287,7 +301,7 @@ class SqlStore(TableStore[Statements]):
     def hold(self, holds: Mapping[str, str], *, alive_time: int, shortest: int) -> frozenset[str]:
         """Hold schedules for extra runs, as `HoldsSchedules.hold` describes."""
         lease: dict[str, Any] = {"alive_time": alive_time, "shortest": shortest}
-        if self._connector.dialect.host_clock:
+        if self._plain_sql.checks_clock:
             # The time is read first, so that a clock step in between is detected.
             lease["expired_at"] = floor(self._clock.wall())
             lease["since_step"] = self._connector.clock_steps.seconds_since()
@@ -391,6 +405,7 @@ class SqlStore(TableStore[Statements]):
             (strategy.sends_first or self._connector.dialect.is_file)
             and strategy.is_quick
             and not self._lanes.is_to_look
+            and not (self._takeover is not None and self._takeover.is_due)
             and len(settlements) <= BATCH
             and not self.history.refusals.paused
             and self._clock.monotonic() >= self._apart_until
@@ -565,6 +580,11 @@ class SqlStore(TableStore[Statements]):
             # SQLite: the plan for an empty database is the same.
             with sqlalchemy.create_engine("sqlite://").connect() as empty:
                 return self._schema.plan(empty)
+
+    @override
+    def examine(self) -> Sequence[tuple[str, str]]:
+        facts = super().examine()
+        return facts if self._takeover is None else [*facts, FACT]
 
     @override
     def _describe_claims(self) -> str:

@@ -2,15 +2,19 @@
 
 --- claim: allow-oom
 -- Leases due rows; the rows that have been due longest come first. ARGV: the owner, the most rows
--- to lease, alive_time, the shortest length of a lease, the horizon in seconds, the number of lanes and
+-- to lease, alive_time, the shortest length of a lease, the horizon in seconds; the number of leases that
+-- are taken over if OBSERVED, and key, owner, fence and end of each; the number of lanes and
 -- the lanes of the host, then the types to claim (none: all types). Returns the time as seconds and microseconds; the leased rows; for each
 -- row the owner of its last lease if that lease has expired, otherwise an empty string; for each row
 -- the time when that lease was claimed, or an empty string; the time of the next row to fall due within
 -- the horizon, or nil; 1 if more rows might be due, otherwise 0. Returns only nil if the server has no
 -- data of psched.
 if redis.call('EXISTS', INFO) == 0 then return nil end
-local owner, limit, alive_time, shortest, horizon, number = unpack(ARGV)
-local lanes, types = {unpack(ARGV, 7, 6 + number)}, {unpack(ARGV, 7 + number)}
+local owner, limit, alive_time, shortest, horizon, taken = unpack(ARGV, 1, 6)
+local over, chosen = {}, 7 + 4 * taken
+for i = 7, chosen - 1, 4 do over[ARGV[i]] = lease_of(unpack(ARGV, i + 1, i + 3)) end
+local number = ARGV[chosen]
+local lanes, types = {unpack(ARGV, chosen + 1, chosen + number)}, {unpack(ARGV, chosen + 1 + number)}
 
 -- The columns that must contain whole numbers, by their indexes in COLUMNS.
 local INTEGERS = {
@@ -53,7 +57,7 @@ end
 
 local next_due = redis.call('ZRANGEBYSCORE', DUE, '('..integer(now), integer(now + horizon),
   'WITHSCORES', 'LIMIT', 0, 1)[2]
-local keys, unread = due_keys(tonumber(limit), types, lanes, true)
+local keys, unread = due_keys(tonumber(limit), types, lanes, true, over)
 local rows, expired, claimed, size = {}, {}, {}, 0
 local more = unread or #keys == tonumber(limit)
 for _, key in ipairs(keys) do
@@ -136,7 +140,7 @@ for i = 3, #ARGV, 3 do
   local key, owner, fence = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local row = read_fields(key, 'leased_by', 'fence', 'alive_time')
   local mine = row and row[1] == owner and (row[2] or '0') == fence
-  if mine then move(key, lease_end(row[3], alive_time, shortest)) end
+  if mine then move(key, lease_end(row[3], alive_time, shortest, redis.call('ZSCORE', DUE, key))) end
   held[#held + 1] = mine and 1 or 0
 end
 return held
@@ -221,7 +225,7 @@ for i = 4, #ARGV, 2 do
   local marked = row and marks:find(' '..(row[2] or 'waiting')..' ', 1, true)
   local mine = row and not row[1] and (row[4] == holder or not (marked or is_held(key)))
   if mine then
-    local ends = lease_end(row[3], alive_time, shortest)
+    local ends = lease_end(row[3], alive_time, shortest, redis.call('ZSCORE', HOLDS, key))
     redis.call('HSET', row_key(key), 'held_by', holder, 'held_until', ends)
     redis.call('ZADD', HOLDS, ends, key)
   end
@@ -243,6 +247,43 @@ for i = 1, #ARGV, 2 do
   local row = read_fields(ARGV[i], 'held_by')
   if row and row[1] == ARGV[i + 1] then end_hold(ARGV[i]) end
 end
+
+--- release_over: allow-oom
+-- Ends holds that were not extended since. ARGV: key, holder and end of each.
+for i = 1, #ARGV, 3 do
+  local row = read_fields(ARGV[i], 'held_by')
+  if row and row[1] == ARGV[i + 1] and redis.call('ZSCORE', HOLDS, ARGV[i]) == ARGV[i + 2] then
+    end_hold(ARGV[i])
+  end
+end
+
+--- ended: no-writes,allow-oom
+-- Returns a part of the leases that have ended, and with the first part all such holds: key, owner, fence
+-- (nil: a hold), end, and the row's alive_time. ARGV: the member of HELD after which the part begins; how
+-- many leases to read. Returns also the last member; nil if there are no more.
+local found = {}
+local function note(key, owner, fence, ends, alive_time)
+  if ends and tonumber(ends) <= now then
+    found[#found + 1] = {key, owner, fence, ends, alive_time}
+  end
+end
+
+local from, size = ARGV[1] ~= '' and '('..ARGV[1] or '-', tonumber(ARGV[2])
+local members = redis.call('ZRANGEBYLEX', HELD, from, '+', 'LIMIT', 0, size)
+for _, member in ipairs(members) do
+  local zero = member:find('%z')
+  local owner, key = member:sub(1, zero - 1), member:sub(zero + 1)
+  local row = read_fields(key, 'leased_by', 'fence', 'alive_time')
+  if row and row[1] == owner and not is_held(key) then
+    note(key, owner, row[2] or '0', redis.call('ZSCORE', DUE, key), row[3])
+  end
+end
+local holds = ARGV[1] == '' and redis.call('ZRANGEBYSCORE', HOLDS, '-inf', integer(now)) or {}
+for _, key in ipairs(holds) do
+  local row = read_fields(key, 'held_by', 'alive_time')
+  if row and row[1] then note(key, row[1], false, redis.call('ZSCORE', HOLDS, key), row[2]) end
+end
+return {found, #members == size and members[size] or false}
 
 --- dead: no-writes,allow-oom
 -- Returns the leases of a dead worker. ARGV: the worker's nonce; the member of the set HELD after which to
@@ -282,7 +323,7 @@ for i = 6, #ARGV, VALUES do
   local ends = tonumber(redis.call('ZSCORE', DUE, key) or '0')
   if not row or row[1] ~= owner then
     redis.call('ZREM', HELD, member)
-  elseif (row[2] or '0') == fence and ends > now and ends <= now + alive_time + 1 then
+  elseif (row[2] or '0') == fence and (OBSERVED or ends > now) and ends <= now + alive_time + 1 then
     write_fields(key, {'leased_by', false, 'claimed_at', false, 'settled_by', owner..'#'..fence})
     -- What a client has written during the lease remains.
     if attempt > 0 and row[4] ~= 'paused' and row[5] and not row[6] then

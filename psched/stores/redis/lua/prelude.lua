@@ -238,10 +238,11 @@ local function remove_row(key, owner)
   if owner then redis.call('ZREM', HELD, held_member(owner, key)) end
 end
 
--- Whether an extra run of the schedule with this key is going on.
+-- Whether an extra run of the schedule with this key is going on. If OBSERVED, psched.stores.observations
+-- decides when holds and leases end; the scripts find only rows that nobody holds, and those that it names.
 local function is_held(key)
   local ends = redis.call('ZSCORE', HOLDS, key)
-  return ends and tonumber(ends) > now
+  return ends and (OBSERVED or tonumber(ends) > now)
 end
 
 -- Other clients might have left only a part of the hold, or have replaced the row by what is no hash.
@@ -251,10 +252,12 @@ local function end_hold(key)
 end
 
 -- Returns the end of a lease that begins now. The length of the lease is computed as in
--- psched.base.lease_times.lease_time. One second is added, because `now` is rounded down.
-local function lease_end(own, alive_time, shortest)
+-- psched.base.lease_times.lease_time. One second is added, because `now` is rounded down. If OBSERVED, the end
+-- is later than `before`, the present one of the same lease, also if the clock stands still.
+local function lease_end(own, alive_time, shortest, before)
   local length = math.max(tonumber(own or '') or tonumber(alive_time), tonumber(shortest))
-  return integer(now + math.min(length, LONGEST_LEASE) + 1)
+  local ends = now + math.min(length, LONGEST_LEASE) + 1
+  return integer(OBSERVED and math.max(ends, (tonumber(before or '') or 0) + 1) or ends)
 end
 
 -- Returns a row and the number of bytes of its payload. The row consists of its key, next_run_time
@@ -350,18 +353,23 @@ local function belongs(key, set, lane, score, writes)
   return false
 end
 
+-- A lease that was not extended since: its owner, fence and end.
+local function lease_of(owner, fence, ends) return table.concat({owner, fence or '0', ends}, '\0') end
+
 -- Returns a function that tells whether a due row can be claimed, given its key, the set in which it was
--- found, and its score there; and whether it is passed over by every claim from that set for now.
-local function chooser(types, paused, writes)
+-- found, and its score there; and whether it is passed over by every claim from that set for now. `over`
+-- tells of rows that can be claimed though they are leased, by their keys: see lease_of.
+local function chooser(types, paused, writes, over)
   local wanted = {}
   for _, kind in ipairs(types) do wanted[kind] = true end
-  local holds = redis.call('ZCOUNT', HOLDS, '('..integer(now), '+inf') > 0
+  local holds = redis.call('ZCOUNT', HOLDS, OBSERVED and '-inf' or '('..integer(now), '+inf') > 0
   return function(key, set, score)
-    local row = redis.pcall('HMGET', row_key(key), 'type', 'lane')
+    local row = redis.pcall('HMGET', row_key(key), 'type', 'lane', 'leased_by', 'fence')
     if row.err then return not (holds and is_held(key)), false end
     local kind = row[1] or 'default'
     local passed = not belongs(key, set, row[2], score, writes) or paused and paused[kind]
     local takes = #types == 0 or wanted[kind]
+    takes = takes and (not OBSERVED or not row[3] or over[key] == lease_of(row[3], row[4], score))
     return takes and not passed and not (holds and is_held(key)), passed
   end, holds
 end
@@ -374,12 +382,12 @@ end
 -- which all due rows in DUE are of paused types or have a lane, and the time when it must not be used any
 -- more. The search begins after them. The field is deleted when the rules change, or a row gets a time
 -- before now. Returns also whether the search has ended early, and the next one continues it.
-local function due_keys(most, types, lanes, remembers)
+local function due_keys(most, types, lanes, remembers, over)
   local paused, ends = paused_types()
   if paused == true then return {}, false end
   local has_lanes = redis.call('EXISTS', LANES) == 1
-  local can_claim, holds = chooser(types, paused, remembers)
-  if #types == 0 and not paused and not holds and not has_lanes then
+  local can_claim, holds = chooser(types, paused, remembers, over or {})
+  if not OBSERVED and #types == 0 and not paused and not holds and not has_lanes then
     return redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', 0, most), false
   end
   local begin, over = (redis.call('HGET', INFO, 'passed') or ''):match('^(%d+) (%d+)$')

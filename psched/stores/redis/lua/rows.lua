@@ -171,7 +171,7 @@ end
 local held = row and is_held(key)
 -- A row that is held becomes due, so that it is claimed and removed after the hold.
 if held and not row[1] and (not due or tonumber(due) > now) then set_due(key, integer(now)) end
-if held or row and row[1] and due and tonumber(due) > now then
+if held or row and row[1] and due and (OBSERVED or tonumber(due) > now) then
   if row[2] ~= 'deleting' then
     redis.call('HINCRBY', row_key(key), 'version', row[3] and 1 or 2)
     redis.call('HSET', row_key(key), 'status', 'deleting')

@@ -1,0 +1,108 @@
+"""How long this process has seen leases unchanged, by a clock that nobody sets.
+
+Who takes leases over in this way asks no clock of a server, or of a host, when a lease ends. Its
+holder stops counting ``alive_time`` after the instant at which it *sent* the request that wrote the
+lease. Whoever has seen the lease, and sees it unchanged ``alive_time`` later, began to count after
+that instant. So the holder has stopped by then, whatever the clocks show: those of the two hosts
+only need to run equally fast.
+
+An old answer of an index does no harm: what it shows had been written before it was seen. The write
+that takes the lease over is conditional on what was seen, so that the lease was not extended. Each
+extension changes what is seen: it writes ``beat``, or a later end than before.
+"""
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import islice
+from math import inf
+from typing import NamedTuple
+
+from psched.base.clock import Clock
+from psched.base.lease_times import lease_time
+
+MOST = 20_000
+"""How many leases are remembered. Of more, the oldest are forgotten, and must be seen anew."""
+
+FACT = ("leases are taken over", "when they were seen unchanged for their whole length")
+"""What `psched check` says of a store that takes leases over so."""
+
+_LOOK_INTERVAL = 10.0
+"""Seconds after which leases are looked at again, if an eighth of a lease is not shorter."""
+
+
+class Observations:
+    """When this process has first seen each lease, or hold, as it is now."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: dict[str, tuple[Hashable, float]] = {}
+
+    def left(self, key: str, state: Hashable, length: float) -> float:
+        """For how many seconds the lease, or the hold, of a row must still be seen unchanged."""
+        now = self._clock.boottime()
+        known, since = self._seen.get(key, (None, now))
+        if known != state:
+            since = now
+            self._seen.pop(key, None)  # so that the new entry is the last one
+            self._seen[key] = state, now
+            if len(self._seen) > MOST:
+                del self._seen[next(iter(self._seen))]
+        return max(0.0, length - (now - since))
+
+    def forget(self, key: str) -> None:
+        """Forget a row that nobody holds, so that it does not displace another."""
+        self._seen.pop(key, None)
+
+
+class Lease(NamedTuple):
+    """A lease, or a hold, that has ended by the store's clock.
+
+    Attributes:
+        key: of the row.
+        owner: who has leased or held the row.
+        fence: that of the lease; None for a hold.
+        end: the end by the store's clock. No extension writes the same one.
+        alive_time: the row's own, which is the same for each lease of the row.
+    """
+
+    key: str
+    owner: str
+    fence: int | None
+    end: int
+    alive_time: int | None
+
+
+class Takeover:
+    """Finds the leases that may be taken over in a store that has a clock, which is not trusted.
+
+    Args:
+        ended: reads the leases and holds that have ended by the store's clock, at most `MOST`.
+    """
+
+    def __init__(self, ended: Callable[[], Iterable[Lease]], clock: Clock) -> None:
+        self._ended = ended
+        self._clock = clock
+        self._observed = Observations(clock)
+        self._next_look = -inf
+        self._over = deque[Lease]()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether `next` has something to do."""
+        return bool(self._over) or self._clock.boottime() >= self._next_look
+
+    def next(self, most: int, *, alive_time: int, shortest: int) -> Sequence[Lease]:
+        """Some leases that were seen unchanged for their whole length; each is returned once."""
+        if not self._over and self.is_due:
+            self._look(alive_time, shortest)
+        return [self._over.popleft() for _ in range(min(most, len(self._over)))]
+
+    def _look(self, alive_time: int, shortest: int) -> None:
+        wait = min(_LOOK_INTERVAL, alive_time / 8)
+        for lease in islice(self._ended(), MOST):
+            length = lease_time(lease.alive_time, alive_time, shortest)
+            left = self._observed.left(lease.key, lease, length)
+            wait = min(wait, left or wait)
+            if not left:
+                self._over.append(lease)
+        self._next_look = self._clock.boottime() + wait
