@@ -26,6 +26,7 @@ from psched.base.errors import (
 from psched.core.model import DELETING, Row
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.stores import observations
+from psched.stores.conditional.items import SHARDS
 from psched.testing.store_contract.bench import add, claim, due, ending, found, leased
 from support.dynamodb_faults import (
     ignoring_the_condition,
@@ -500,6 +501,26 @@ def test_of_all_who_claim_a_row_at_once_one_gets_it(open_store, faulty):
 
 def test_a_service_that_ignores_conditions_would_be_found_out(open_store, faulty):
     assert _winners(open_store, faulty, ignoring_the_condition) > 1
+
+
+def test_an_old_answer_of_the_index_does_no_harm(open_store, faulty):
+    old = []
+
+    def noted(request):
+        old.append(request.passed_on())
+        request.answer(*old[-1])
+
+    def late(request):
+        request.answer(*old.pop(0))
+
+    first, other = open_store(), open_store()
+    add(first, "k")
+    faulty.faults["Query"] = [noted] * SHARDS
+    (row,) = claim(first, "w.1").rows
+    faulty.faults["Query"] = [late] * SHARDS
+    assert not claim(other, "w.2").rows
+    assert not old
+    assert first.settle([ending(row)]) == {"k": Settled.DONE}
 
 
 # --- several rows at once -----------------------------------------------------------------

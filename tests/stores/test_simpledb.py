@@ -73,6 +73,23 @@ def test_many_rules_of_pauses_are_kept_and_replaced(store):
     assert len(claim(store, "w.2").rows) == 1
 
 
+def test_reads_that_are_not_consistent_would_miss_the_last_write(store, monkeypatch):
+    store.add([due("k")], nonce="n")
+    row = found(store, "k")
+    ask = store._domain._connector.ask
+
+    def ask_carelessly(action, parameters, **how):
+        careless = {k: v for k, v in parameters.items() if k != "ConsistentRead"}
+        return ask(action, careless, **how)
+
+    monkeypatch.setattr(store._domain._connector, "ask", ask_carelessly)
+    assert store.get("k") is None
+    assert not claim(store, "w.1").rows
+    monkeypatch.undo()
+    assert found(store, "k") == row
+    assert len(claim(store, "w.1").rows) == 1
+
+
 def test_a_missing_domain_is_named_and_made(simpledb):
     with store_factory(simpledb.url(), table=simpledb.new_domain()) as open_store:
         for use in (open_store().examine, lambda: open_store().get("k")):
