@@ -23,7 +23,7 @@ from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.core.history.records import WorkerRecord
-from psched.core.hosts import hosts_of, serves
+from psched.core.hosts import hosts_of, is_template
 
 if TYPE_CHECKING:
     from psched.service.service_file import Service
@@ -99,11 +99,13 @@ def warn_of_hosts(schedules: ScheduleCollection, lanes: Iterable[str | None]) ->
     """Warn on standard error about hosts that were not seen in the last day, if that is known."""
     if not (wanted := [*filter(None, dict.fromkeys(lanes))]):
         return
-    seen = [worker.host_names for worker in _workers_seen(schedules)]
+    seen = _workers_seen(schedules)
     for lane in wanted if seen else ():
-        if not any(serves(names, lane) for names in seen):
-            named = " or ".join(hosts_of(lane) or ())
-            click.echo(f"Warning: no host seen in the last day is {visible(named)}", err=True)
+        if not any(worker.may_run(lane) for worker in seen):
+            named = f"is {' or '.join(hosts_of(lane) or ())}"
+            if is_template(lane):
+                named = f"{named if hosts_of(lane) else 'has a name'} in its host_name"
+            click.echo(f"Warning: no host seen in the last day {visible(named)}", err=True)
 
 
 def _workers_seen(schedules: ScheduleCollection) -> Sequence[WorkerRecord]:

@@ -22,7 +22,7 @@ from psched.cli.time_format import (
     local_times,
     short_time,
 )
-from psched.core.columns import decode, note_of
+from psched.core.columns import LATEST_TIME, decode, note_of
 from psched.core.history.records import SKIPPED, Fate, Outcome
 from psched.core.history.run import Run
 from psched.core.model import (
@@ -62,6 +62,9 @@ _LONGEST_REASON = 2000  # the maximum length of a run's reason in a table, in ch
 
 DUE = "due"  # the shown status of a waiting row that a worker can start now
 
+TEMPLATE = "template"
+"""The shown status of a schedule of which each host runs a row of its own (``each_host``)."""
+
 FAILING = "failing"
 """The shown status of a schedule that waits for its next run, and whose last run was given up."""
 
@@ -70,8 +73,10 @@ STOPPED_AS = (STOPPING, CANCELLING, DELETING, FINISHING)
 
 
 def shown_status(row: Row, now: float, last: Run | None = None) -> str:
-    """The status of a row: ``due``, ``running``, ``failing``, ``stopping`` or what it holds."""
+    """The status of a row: ``due``, ``failing``, ``stopping``, ``template`` or `Row.state`."""
     # A running task is not due before the end of its lease, which is its row's next_run_time.
+    if row.each_host and row.status == WAITING:
+        return TEMPLATE
     if row.status == WAITING and row.next_run_time is not None and row.next_run_time <= now:
         return DUE
     if row.status in STOPPED_AS and row.owner is not None:
@@ -204,7 +209,7 @@ def _next_in_short(listed: Listed, view: View) -> str:
     if status == PAUSED:
         return "-"  # its next_run_time is the end of the pause
     instant = row.next_run_time if row.owner is None else row.next_time
-    return "-" if instant is None else short_time(instant, now)
+    return "-" if instant is None or instant >= LATEST_TIME else short_time(instant, now)
 
 
 SCHEDULES: Sequence[Column[Listed]] = (
@@ -265,7 +270,7 @@ def row_object(
 ) -> dict[str, Any]:
     """Return every column of a row; ``status``, also as ``state``, is the one that people see."""
     columns = {name: getattr(row, name) for name in Row.__slots__}
-    columns["hosts"] = row.hosts
+    columns |= {"hosts": row.hosts, "each_host": row.each_host, "template": row.template}
     columns["status"] = columns["state"] = shown_status(row, now, last)
     for name in ("data", "options"):
         try:

@@ -101,6 +101,14 @@ class Access:
         """Read the row with a key."""
         return self.send(partial(read_row, self.store, key))
 
+    def spread(self, rows: Iterable[Row]) -> None:
+        """Give the hosts that are known their rows of the templates among rows just written."""
+        templates = [row for row in rows if row.each_host]
+        if templates:
+            from psched.client.each_host import spread  # noqa: PLC0415  # rarely needed
+
+            spread(self, templates)
+
     # What wakes a worker can neither fail nor wait.
 
     def wake_for(self, rows: Iterable[Row]) -> None:
@@ -295,6 +303,20 @@ def require(condition: Condition | None, seen: Row) -> None:
         raise ChangedMeanwhileError(f"{seen.key!r} was changed meanwhile: it is {seen.state}")
 
 
+_ON_TEMPLATES = frozenset({"edit", "modify"})
+"""The changes of a template itself, which its hosts follow; others can only change their rows."""
+
+
+def refuse_template(row: Row) -> None:
+    """Refuse to do with a template what can only be done with the rows of its hosts."""
+    if row.each_host:
+        raise InvalidError(
+            "key",
+            f"{row.key!r} has a row for each of its hosts; name one of them, as in"
+            f" '{row.key}@web1', or all by a pattern: '{row.key}@*'",
+        )
+
+
 # --- adding ------------------------------------------------------------------------------
 
 
@@ -319,6 +341,7 @@ def insert(access: Access, rows: Sequence[Row], *, audited: bool = True) -> None
     access.wake_for(rows)
     if audited:
         access.auditor.record_added(rows)
+    access.spread(rows)
 
 
 def _taken(keys: Sequence[str]) -> str:
@@ -356,6 +379,8 @@ def replace(
 
     def request() -> bool:
         seen = read_row(access.store, key)
+        if seen.each_host and action not in _ON_TEMPLATES:
+            refuse_template(seen)
         if write := lost.applied(lambda write: was_applied(seen, *write[:2])):
             done.append(write)
             return True
@@ -374,6 +399,7 @@ def replace(
     for _, _, records in done:
         _record_afterwards(access, records)
     access.auditor.record(action, [(seen, row) for seen, row, _ in done])
+    access.spread(row for _, row, _ in done)
 
 
 def _replace_and_record(access: Access, seen: Row, new: Row, records: Sequence[RunRecord]) -> bool:

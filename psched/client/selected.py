@@ -326,6 +326,7 @@ class Wanted:
             without a wildcard, a part of the text.
         extra_runs: whether the row of an extra run fulfils the conditions, too.
         one_shots: whether the row of a schedule that runs only once does, too.
+        templates: whether templates do, or the rows of their hosts; None means both.
     """
 
     keys: Sequence[str] = ()
@@ -335,6 +336,7 @@ class Wanted:
     reason: str | None = None
     extra_runs: bool = True
     one_shots: bool = True
+    templates: bool | None = None
 
     def for_verb(self, verb: type[Verb[Any]]) -> "Wanted":
         """Return these conditions, limited to rows with which the verb can be done."""
@@ -347,6 +349,7 @@ class Wanted:
             statuses=self.statuses or verb.states - verb.unless_named,
             extra_runs=verb.takes_extra_runs,
             one_shots=verb.takes_one_shots,
+            templates=verb.takes_templates,
         )
 
     def has(self, row: Row) -> bool:
@@ -358,6 +361,8 @@ class Wanted:
             and (self.reason is None or _contains(row.reason or "", self.reason))
             and (self.extra_runs or schedule_of(row.key) is None)
             and (self.one_shots or row.cron is not None)
+            and (self.templates is not False or not row.each_host)
+            and (self.templates is not True or row.template is None)
         )
 
     def rows(self, schedules: Schedules) -> Iterator[Row]:

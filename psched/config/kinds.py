@@ -306,8 +306,8 @@ def _host_name(text: str, _context: Context) -> str | None:
     return text.lower() if HOST_NAME.fullmatch(text.lower()) else None
 
 
-MOST_HOST_LABELS = 7
-"""With the name of the host, they are the most lanes of a host, see `psched.core.hosts`."""
+MOST_HOST_LABELS = 6
+"""With two lanes of its name, they are the most lanes of a host, see `psched.core.hosts`."""
 
 _A_HOST = "letters, digits, dots, hyphens and underscores, at most 63"
 HOST = Text(f"the name of a host: {_A_HOST}", _host_name)

@@ -667,8 +667,12 @@ class Config:
     `host_name: db1`"""
 
     host_labels: Annotated[tuple[str, ...], HOST_LABELS] = ()
-    """More names of this host, at most 7, which other hosts can have, too: `hosts: [db]` means each
+    """More names of this host, at most 6, which other hosts can have, too: `hosts: [db]` means each
     host with the label db. For example `host_labels: [db, eu]`."""
+
+    host_gone_after: Annotated[int, Number(whole=True)] = 604_800
+    """After how long without a sign of life a host loses its rows of schedules that run on [every
+    host](limits.md#run-on-every-host); 0: never. It is known of hosts for `history_keep` only."""
 
     monitor: Annotated[bool, Flag()] = True
     """Whether the master keeps a [monitor](metrics.md#the-monitor), a process that observes the
@@ -799,6 +803,11 @@ class Config:
     def host_names(self) -> tuple[str, ...]:
         """The name of this host, and then its labels, which the field ``hosts`` can name."""
         return tuple(dict.fromkeys((self.this_host.lower(), *self.host_labels)))
+
+    @property
+    def configured_names(self) -> tuple[str, ...]:
+        """Those of the names of this host that are configured."""
+        return self.host_names if self.host_name else self.host_labels
 
     @property
     def driver_timeout(self) -> float:

@@ -103,6 +103,7 @@ class AddOptions(OwnSettings, total=False):
     align: bool | None
     at: When | None
     trigger: object
+    each_host: bool | None
 
 
 class JobFields(AddOptions, total=False):
@@ -208,6 +209,7 @@ class Settings(SharedSettings, total=False):
     only: Names | None
     host_name: str | None
     host_labels: Names | None
+    host_gone_after: Duration | None
     log: PathLike | None
     log_level: Literal["debug", "info", "warning", "error"] | None
     log_format: Literal["text", "json"] | None

@@ -35,6 +35,7 @@ from psched.config.monitoring import ON_SETTINGS, Expectations
 from psched.core.catchup import iso
 from psched.core.columns import (
     LATEST_TIME,
+    NAME_LENGTH,
     When,
     check_name,
     check_number,
@@ -47,7 +48,7 @@ from psched.core.columns import (
     parse_payload,
 )
 from psched.core.definition import Definition, parse_row
-from psched.core.hosts import lane_of
+from psched.core.hosts import LONGEST_LANE, lane_of, own_lane
 from psched.core.model import ENDED, ENDING, NO_PAUSE, PAUSED, STOPPING, WAITING, Row
 from psched.core.operations.extra_runs import refuse_extra_key
 from psched.triggers import trigger as triggers
@@ -64,15 +65,15 @@ JSON object.
 """
 
 FIELDS = (
-    *("type", "data", "cron", "timezone", "delay", "alive_time", "label", "hosts"),
+    *("type", "data", "cron", "timezone", "delay", "alive_time", "label", "hosts", "each_host"),
     "run_as",
     *OVERRIDES,
     *OTHER_OPTIONS,
 )
 """The fields of a schedule's definition, besides its key.
 
-``label`` is the schedule's owner, ``hosts`` says where it runs, see `psched.core.hosts`, and
-``run_as`` as which Unix user its program runs.
+``label`` is the schedule's owner, ``hosts`` and ``each_host`` say where it runs, see
+`psched.core.hosts`, and ``run_as`` as which Unix user its program runs.
 """
 
 TIMES = ("next_time", "next_run_time")
@@ -82,6 +83,8 @@ KNOWN = (*FIELDS, *SHORTHANDS, *TIMES)
 TRIGGER_FIELDS = frozenset({"cron", "timezone", "dst_policy"})
 """If one of these fields changes, the next occurrence is computed anew."""
 
+_PLACING = frozenset({"hosts", "each_host"})
+
 _DURATIONS = frozenset({"delay", "alive_time"})
 """The fields that are durations and columns. Other durations are settings, in ``options``."""
 
@@ -89,6 +92,11 @@ _REASON = ("reason", "reason_code")
 
 _DELAYS = frozenset({"delay", "jitter"})
 """If one of these fields changes, the time of the next run is computed anew."""
+
+_COPIED = (
+    *("type", "data", "cron", "timezone", "delay", "alive_time", "options", "label", "run_as"),
+)
+"""The columns that the row of a host has from its template."""
 
 
 def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable[[], float]) -> Row:
@@ -163,12 +171,42 @@ def _started(
     row: Row, definition: Definition, fields: Mapping[str, Any], now: Callable[[], float]
 ) -> Row:
     next_time, run_at = _first_times(definition, fields, now)
-    return changed(
-        row,
-        next_time=next_time,
-        next_run_time=run_at,
-        local_time=definition.local_time(next_time),
+    return _resting_if_template(
+        changed(
+            row,
+            next_time=next_time,
+            next_run_time=run_at,
+            local_time=definition.local_time(next_time),
+        )
     )
+
+
+def _resting_if_template(row: Row) -> Row:
+    """The row; if it is a template, with a time that never comes, as no host looks for it."""
+    return changed(row, next_run_time=LATEST_TIME) if row.each_host else row
+
+
+def row_of_host(
+    template: Row, host: str, settings: Config, start: int | None, now: Callable[[], float]
+) -> Row:
+    """The new row of a host for a template, from a time on; None means the present."""
+    columns = {name: getattr(template, name) for name in _COPIED}
+    row = Row(key=f"{template.key}{own_lane(host)}", lane=own_lane(host), **columns)
+    return restart(row, {"next_time": start}, settings, now)
+
+
+def as_template_says(
+    seen: Row, template: Row, settings: Config, now: Callable[[], float]
+) -> Row | None:
+    """The row of a host with what has changed in its template; None if nothing has."""
+    columns = {name: getattr(template, name) for name in _COPIED}
+    new = changed(seen, **columns)
+    if new == seen:
+        return None
+    before, after = parse_options(seen.options), parse_options(new.options)
+    names = {name for name, value in columns.items() if value != getattr(seen, name)}
+    names |= {name for name in {*before, *after} if before.get(name) != after.get(name)}
+    return _retimed(seen, (new, parse_row(new, settings)), dict.fromkeys(names), settings, now)
 
 
 def _first_times(
@@ -303,11 +341,23 @@ def redeclare(
     """
     refuse_unknown(fields, KNOWN)
     fields = expand_shorthands(seen.key, fields)
+    return _retimed(seen, _redefined(seen, fields, settings), fields, settings, now)
+
+
+def _retimed(
+    seen: Row,
+    redefined: tuple[Row, Definition],
+    fields: Mapping[str, Any],
+    settings: Config,
+    now: Callable[[], float],
+) -> Row:
+    """The redefined row with the times and the status that follow from its changed fields."""
+    row, definition = redefined
     if seen.status == STOPPING:  # its run is stopped nevertheless
-        new = redeclare(changed(seen, status=WAITING), fields, settings, now)
+        waiting, row = changed(seen, status=WAITING), changed(row, status=WAITING)
+        new = _retimed(waiting, (row, definition), fields, settings, now)
         told = {name: getattr(seen, name) for name in (*_REASON, *NO_PAUSE)}
         return changed(new, status=STOPPING, **told)
-    row, definition = _redefined(seen, fields, settings)
     start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")
     leased, finished = seen.owner is not None, seen.status in {*ENDING, PAUSED}
     stays_paused = seen.status == PAUSED and start is None and run_at is None
@@ -344,7 +394,7 @@ def redeclare(
         retain_until=None,
     )
     if not stays_paused:
-        return changed(new, **NO_PAUSE)
+        return changed(_resting_if_template(new), **NO_PAUSE)
     told = {name: getattr(seen, name) for name in _REASON}
     return changed(new, next_run_time=seen.next_run_time, status=PAUSED, **told)
 
@@ -366,14 +416,8 @@ def _redefined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[R
         check_number("alive_time", columns["alive_time"], LONGEST_ALIVE_TIME)
     if columns.get("label") is not None:
         check_name("label", columns["label"])
-    if "hosts" in columns:
-        columns["lane"] = lane_of(columns.pop("hosts"))
-        if columns["lane"] is not None and not settings.store_kind.keeps_lanes:
-            raise InvalidError(
-                "hosts",
-                f"a store of type {settings.type} runs everything on any host; leave it out, or use"
-                " a relational database or Redis",
-            )
+    if not _PLACING.isdisjoint(columns):
+        columns["lane"] = _lane(row, columns, settings)
     if own:
         columns["options"] = _changed_options(row.options, own, settings)
     new = changed(row, **columns)
@@ -386,6 +430,29 @@ def _redefined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[R
         given = None  # this was the default of the row's former type
     lease = alive_time_of(new.type, settings) if given is None else given
     return (new if lease == new.alive_time else changed(new, alive_time=lease)), definition
+
+
+def _lane(row: Row, columns: dict[str, Any], settings: Config) -> str | None:
+    """Take the fields that say where a schedule runs out of its columns; return its lane."""
+    each_host = columns.pop("each_host", None)
+    each_host = row.each_host if each_host is None else each_host
+    if not isinstance(each_host, bool):
+        raise InvalidError("each_host", f"must be true or false, not {each_host!r}")
+    lane = lane_of(columns.pop("hosts", row.hosts), each_host=each_host)
+    if lane is not None and not settings.store_kind.keeps_lanes:
+        raise InvalidError(
+            "each_host" if each_host else "hosts",
+            f"a store of type {settings.type} runs everything on any host; leave it out, or use"
+            " a relational database or Redis",
+        )
+    if row.created_at is not None and each_host != row.each_host:
+        raise InvalidError("each_host", "cannot be changed; delete the schedule, and add it anew")
+    if each_host and columns.get("cron", row.cron) is None:
+        raise InvalidError("each_host", "is for what runs again and again: give it cron or every")
+    if each_host and len(row.key) > NAME_LENGTH - LONGEST_LANE:
+        most = NAME_LENGTH - LONGEST_LANE
+        raise InvalidError("key", f"may have {most} characters with each_host, not {len(row.key)}")
+    return lane
 
 
 def _refuse_unknown_hooks(given: Collection[str], settings: Config) -> None:

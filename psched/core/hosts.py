@@ -1,4 +1,4 @@
-"""Which hosts run a schedule: the field ``hosts``, and its form in the column ``lane``.
+"""Which hosts run a schedule: the fields ``hosts`` and ``each_host``, as the column ``lane``.
 
 A lane is one text, so that a claim finds the due rows of its host through an index:
 
@@ -7,6 +7,8 @@ NULL             every host runs it
 ``db1``          the host of this name, and those with this label
 ``*db1 web*``    the hosts of which a name or label matches one of these texts: after the asterisk
                  several names, or patterns, sorted and with blanks between them
+``&db1 web*``    none: it is a template (``each_host``); each host that matches has its own row
+``@db1``         the host of this name; the key of its row is that of the template and ``@db1``
 ===============  ================================================================================
 
 So a host knows its exact lanes without asking, and finds all others between two texts
@@ -14,7 +16,7 @@ So a host knows its exact lanes without asking, and finds all others between two
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from psched.base.errors import InvalidError
@@ -35,6 +37,15 @@ MOST_PATTERNS = 200
 PATTERNS = ("*", "+")
 """The lanes of several names, and of patterns, lie between these two texts: '+' follows '*'."""
 
+TEMPLATES = ("&", "'")
+"""The lanes of templates lie between these two texts."""
+
+ROWS_OF_HOSTS = ("@", "A")
+"""The lanes of the rows of single hosts lie between these two texts."""
+
+_EVERY_HOST = "&*"
+"""The lane of a template whose field ``hosts`` is left out."""
+
 _WANTED = re.compile(r"[a-z0-9_*?][a-z0-9_.*?-]{0,62}")
 
 
@@ -42,10 +53,10 @@ AFTER_LANES = "\x7f"
 """Every lane comes before this text."""
 
 
-def lane_of(hosts: object) -> str | None:
+def lane_of(hosts: object, *, each_host: bool = False) -> str | None:
     """The lane for the field ``hosts``: a name, a label or a pattern, or several; None for None."""
     if hosts is None:
-        return None
+        return _EVERY_HOST if each_host else None
     listed = [hosts] if isinstance(hosts, str) or not isinstance(hosts, Iterable) else [*hosts]
     if not listed:
         raise InvalidError("hosts", "must name at least one host; leave it out for every host")
@@ -59,7 +70,7 @@ def lane_of(hosts: object) -> str | None:
             )
         wanted.add(each.lower())
     joined = " ".join(sorted(wanted))
-    lane = joined if HOST_NAME.fullmatch(joined) else f"*{joined}"
+    lane = f"&{joined}" if each_host else joined if HOST_NAME.fullmatch(joined) else f"*{joined}"
     if len(lane) > LONGEST_LANE:
         raise InvalidError(
             "hosts",
@@ -71,16 +82,38 @@ def lane_of(hosts: object) -> str | None:
 
 def hosts_of(lane: str | None) -> Sequence[str] | None:
     """The field ``hosts`` of a lane; None if every host runs the schedule."""
-    return None if lane is None else lane.removeprefix("*").split(" ")
+    if lane is None or lane == _EVERY_HOST:
+        return None
+    return (lane[1:] if lane[:1] in {"*", "&", "@"} else lane).split(" ")
 
 
-def serves(names: Collection[str], lane: str | None) -> bool:
-    """Whether a host with this name and these labels runs what has this lane."""
-    if lane is None or lane in names:
+def serves(names: Sequence[str], lane: str | None) -> bool:
+    """Whether a host with these names, its own one first, runs what has this lane."""
+    if lane is None or lane in names or lane in map(own_lane, names[:1]):
         return True
-    if not lane.startswith("*"):
-        return False
+    return lane.startswith("*") and has_name(names, lane)
+
+
+def has_name(names: Sequence[str], lane: str) -> bool:
+    """Whether a host with these names is among those that a lane of several or a template names."""
     return any(fnmatchcase(name, wanted) for wanted in lane[1:].split(" ") for name in names)
+
+
+def own_lane(host: str) -> str:
+    """The lane of what only the host of this name runs, for templates."""
+    return f"@{host}"
+
+
+def is_template(lane: str | None) -> bool:
+    """Whether a row with this lane is a template, which runs nowhere."""
+    return lane is not None and lane.startswith("&")
+
+
+def template_of(key: str, lane: str | None) -> str | None:
+    """The key of the template of which a row is that of one host; None if it is no such row."""
+    if lane is None or not lane.startswith("@") or not key.endswith(lane):
+        return None
+    return key.removesuffix(lane)
 
 
 def too_many_lanes(host: str, left: Sequence[str]) -> str:
@@ -100,5 +133,6 @@ def lanes_served(names: Sequence[str], patterns: Iterable[str]) -> tuple[list[st
         names: the name and the labels of the host, see `psched.config.Config.host_names`.
         patterns: the lanes of several names and of patterns that there are.
     """
-    found = [*names, *(lane for lane in patterns if serves(names, lane))]
+    found = [*names[:1], *map(own_lane, names[:1]), *names[1:]]
+    found += [lane for lane in patterns if serves(names, lane)]
     return found[:MOST_LANES], found[MOST_LANES:]

@@ -29,7 +29,7 @@ from math import floor
 from typing import Any, Final, Self
 
 from psched.core.history.records import Fate, RunRecord, Skipped
-from psched.core.hosts import hosts_of
+from psched.core.hosts import hosts_of, is_template, template_of
 
 # Values of the column ``status``. A row *rests* if it has no next run: its ``next_run_time`` is
 # NULL, so no worker claims the row.
@@ -214,6 +214,16 @@ class Row:
     def hosts(self) -> Sequence[str] | None:
         """The hosts that run it, see `psched.core.hosts`; None for every host."""
         return hosts_of(self.lane)
+
+    @property
+    def each_host(self) -> bool:
+        """Whether it is a template: it never runs, and each of its hosts runs a row of its own."""
+        return is_template(self.lane)
+
+    @property
+    def template(self) -> str | None:
+        """The key of the template of which this is the row of one host; None without."""
+        return template_of(self.key, self.lane)
 
     @property
     def state(self) -> str:

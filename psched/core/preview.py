@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from datetime import datetime, timedelta, timezone
+from math import ceil
 
 from psched.base.errors import InvalidError
 from psched.core import attempts
@@ -13,7 +14,7 @@ from psched.core.definition import Definition
 from psched.core.model import STOPPING, WAITING, Row
 from psched.core.operations import pausing
 from psched.triggers.cron import LATE, LOST, TWICE, clock_change_effects, wall_text
-from psched.triggers.trigger import Trigger
+from psched.triggers.trigger import Trigger, first
 from psched.triggers.zone import LATEST, Zone, find_zone
 
 _AROUND = 86_400
@@ -58,6 +59,9 @@ def upcoming_occurrences(
     if not check_number("number", count, _MOST):
         raise InvalidError("number", f"must be from 1 to {_MOST}, not 0")
     trigger, cursor = definition.trigger, row.next_time
+    if row.each_host and trigger:  # its hosts run it, from now on
+        cursor = first(trigger, ceil(now))
+        row = changed(row, next_time=cursor, next_run_time=cursor)
     if cursor is not None:
         check_number("next_time", cursor, LATEST_TIME)
     row = (pausing.after_pause(row, definition, now) if row.owner is None else None) or row

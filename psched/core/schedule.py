@@ -778,6 +778,16 @@ class ScheduleMetadata:
         return self.row.hosts
 
     @property
+    def each_host(self) -> bool:
+        """Whether it never runs itself, but each of its hosts runs a row of its own."""
+        return self.row.each_host
+
+    @property
+    def template(self) -> str | None:
+        """The key of the schedule with ``each_host`` of which this is one host's; None without."""
+        return self.row.template
+
+    @property
     def note(self) -> str | None:
         """Free text about the schedule; None if there is none."""
         return note_of(self.row)

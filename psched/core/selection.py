@@ -31,6 +31,9 @@ class Selection:
         prefix: the beginning of the key; empty means every key.
         due: whether the rows must be due: their status is ``waiting``, and their ``next_run_time``
             is not later than the present time of the store's clock.
+        lanes: the lane is at least the first of these texts, and less than the second; see
+            `psched.core.hosts`. A store may leave out rows without a next run. None means every
+            row, with or without a lane.
         limit: the largest number of rows; None means no limit.
         by_key: whether the rows are sorted by key; see `sorted_by_key`.
     """
@@ -40,6 +43,7 @@ class Selection:
     labels: frozenset[str] = frozenset()
     prefix: str = ""
     due: bool = False
+    lanes: tuple[str, str] | None = None
     limit: int | None = None
     by_key: bool = False
 
@@ -56,7 +60,8 @@ class Selection:
     @property
     def selects_all(self) -> bool:
         """Whether every row fulfils all conditions; ``limit`` is no condition."""
-        return not (self.statuses or self.types or self.labels or self.prefix or self.due)
+        has_texts = self.statuses or self.types or self.labels or self.prefix or self.lanes
+        return not (has_texts or self.due)
 
     def matches(self, row: Row, now: float | None = None) -> bool:
         """Whether a row fulfils all conditions."""
@@ -66,6 +71,7 @@ class Selection:
             and row.key.startswith(self.prefix)
             and (not self.labels or row.label in self.labels)
             and (not self.due or _is_due(row, now))
+            and (self.lanes is None or self.lanes[0] <= (row.lane or "") < self.lanes[1])
         )
 
 

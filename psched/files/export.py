@@ -35,7 +35,7 @@ def export(rows: Iterable[Row], settings: Config) -> tuple[Documents, Sequence[s
     documents: dict[str | None, dict[str, dict[str, Any]]] = {}
     remarks, omitted = list[str](), list[str]()
     for row in sorted(rows, key=lambda row: row.key):
-        if row.cron is None or row.status in BEING_DELETED:
+        if row.cron is None or row.status in BEING_DELETED or row.template is not None:
             continue
         try:
             parse_row(row, settings)

@@ -29,7 +29,7 @@ from psched.triggers import trigger as triggers
 _REPEATING = frozenset({"cron", "every", "trigger"})
 """The fields that make a schedule repeat; one of them is enough."""
 
-_DEFAULTS: Mapping[str, Any] = {"type": DEFAULT_TYPE, "data": {}, "delay": 0}
+_DEFAULTS: Mapping[str, Any] = {"type": DEFAULT_TYPE, "data": {}, "delay": 0, "each_host": False}
 """The defaults of fields; the time zone's default is the setting ``timezone``."""
 
 
@@ -109,6 +109,7 @@ def plan(
         and has_label(row, label)
         and row.status not in {*BEING_DELETED, MIGRATING}
         and schedule_of(row.key) is None
+        and row.template is None
     ]
     left.sort(key=lambda item: item.key)
     return Plan(label, added, changed, unchanged, left, refused, adopt)
@@ -123,6 +124,8 @@ def conflict(row: Row, label: str | None, *, adopt: bool) -> str | None:
     """The reason why a declaration with this label must not change a row; None if it can."""
     if row.status in BEING_DELETED:
         return "is being deleted; apply again when it has been deleted"
+    if row.template is not None:
+        return f"is the row of a host for {row.template}; give it another key"
     if row.status == MIGRATING:
         return "is being moved here from another table"
     owner = row.label

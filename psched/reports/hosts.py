@@ -49,7 +49,7 @@ def hosts_seen(workers: Sequence[WorkerRecord], now: int) -> Iterator[Host]:
             workers=len(alive),
             slots=sum(each.slots for each in alive),
             busy=sum(each.busy for each in alive),
-            labels=(newest.labels or "").split(),
+            labels=newest.host_names[1:],
             version=newest.version,
             python=newest.python,
             zone_data=newest.zone_data,

@@ -306,7 +306,7 @@ class Judge:
             watched = self._watched(row)
             expect = watched.settings.expect
             self._sweep_owns |= bool(row.options) and _judged_in_pass(expect)
-            if expect.silent is not None:
+            if expect.silent is not None and not row.each_host:
                 candidates.append(watched)
         if self._sweep_owns and not self._owns:
             self._owns, self._pass_at = True, self._clock.monotonic()

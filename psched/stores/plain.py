@@ -55,7 +55,7 @@ class PlainStore(Store, abc.ABC):
     only: Collection[str] = ()
     """The types of the rows that `claim` leases; empty means all types."""
 
-    host_names: Collection[str] = ()
+    host_names: Sequence[str] = ()
     """The name and the labels of this host, see `psched.core.hosts`; `claim` leases what they may
     run."""
 

@@ -4,14 +4,19 @@ import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
+from math import inf
 from pathlib import Path
 
 from psched.base.errors import (
     MissingDatabaseError,
     MissingTableError,
+    PschedError,
     StoreUnavailableError,
     TransientStoreError,
 )
+from psched.client.access import Access
+from psched.client.auditor import this_process
+from psched.client.each_host import keep_own_rows
 from psched.config import Config
 from psched.core.local_times import renewed_row
 from psched.core.store_protocol import Backlog, Store
@@ -205,3 +210,58 @@ class Janitor:
 
     def _in(self, pause: float) -> float:
         return self._clock.monotonic() + pause * self._rng.uniform(0.5, 1)
+
+
+_LOOK_INTERVAL = 60.0
+"""The longest pause, in seconds, between two looks at the templates. A random part of up to a half
+is subtracted."""
+
+_RETIREMENTS = 3600.0
+"""Seconds in which one of the hosts, on average, looks for the rows of hosts that are gone."""
+
+
+class HostRows:
+    """Keeps the rows that this host has of templates; see `psched.client.each_host`.
+
+    One worker of a generation does it, and only if the name of the host is configured.
+
+    Attributes:
+        due: when to call `step`, seconds of the monotonic clock. A worker that sleeps then looks at
+            its next tick, and goes on at once until it has finished.
+    """
+
+    def __init__(self, context: Context, gateway: StoreGateway) -> None:
+        settings = context.settings
+        self._access = Access(
+            store=context.store,
+            settings=settings,
+            clock=context.clock,
+            send=gateway.request_aside,
+            draw_nonce=lambda: f"{context.rng.getrandbits(96):024x}",
+            author=lambda: this_process("psched-worker"),
+            hint=None,
+        )
+        self._clock = context.clock
+        self._rng = context.rng
+        self._steps: Iterator[None] | None = None
+        takes_part = settings.host_name and settings.store_kind.keeps_lanes
+        self.due = 0.0 if takes_part and context.place.number == 0 else inf
+
+    @property
+    def pending(self) -> bool:
+        """Whether it has begun, and has not finished."""
+        return self._steps is not None
+
+    def step(self) -> None:
+        """Send about one request; call this when it is ``due``."""
+        pause = _LOOK_INTERVAL * self._rng.uniform(0.5, 1)
+        retires = self._rng.uniform(0, _RETIREMENTS) < pause
+        steps = self._steps = self._steps or keep_own_rows(self._access, retires=retires)
+        over = object()
+        try:
+            if next(steps, over) is not over:
+                return
+        except PschedError as error:
+            _log.info("the rows of this host are not kept for now: %s", error)
+        self._steps = None
+        self.due = self._clock.monotonic() + pause

@@ -274,7 +274,7 @@ class HistoryKeeper:
             ended=ended,
             clock_offset=self._recorder.clock.host_offset(),
             zone_data=zone.VERSION,
-            labels=" ".join(self._settings.host_labels) or None,
+            labels=" ".join(self._settings.configured_names) or None,
             version=_version(),
             python=platform.python_version(),
         )

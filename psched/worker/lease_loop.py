@@ -17,7 +17,7 @@ from psched.base.errors import TransientStoreError
 from psched.base.texts import brief
 from psched.core.model import AFTER_RUN, DELETING
 from psched.runner.shared_memory import Reason
-from psched.worker.chores import BacklogWatch, Janitor, StartupSteps
+from psched.worker.chores import BacklogWatch, HostRows, Janitor, StartupSteps
 from psched.worker.context import Context
 from psched.worker.execution import Execution
 from psched.worker.task_table import IMMEDIATE, TaskTable
@@ -48,6 +48,7 @@ class LeaseLoop:
         self._unstarted = self.execution.unstarted
         self._startup = StartupSteps(context.startup, self._gateway)
         self._janitor = Janitor(context, self._gateway)
+        self._host_rows = HostRows(context, self._gateway)
         self._backlog = BacklogWatch(context, self._gateway)
         self._full_since = inf
         self._dead: list[str] = []
@@ -181,6 +182,8 @@ class LeaseLoop:
         now = self._clock.monotonic()
         if now >= self._janitor.due:
             self._janitor.purge()
+        if now >= self._host_rows.due and not self._startup.pending and pacing.answered is not None:
+            self._host_rows.step()
         if self._gateway.backoff.away is not None:
             self._gateway.backoff.all_answered()
         if now >= execution.records_due and pacing.answered is not None:
@@ -255,6 +258,7 @@ class LeaseLoop:
             or unstarted.releases
             or self._dead
             or self._startup.pending
+            or self._host_rows.pending
             or any(map(execution.has_ended, running))
         ):
             wakes = mono

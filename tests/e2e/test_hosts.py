@@ -7,6 +7,7 @@ import pytest
 from psched.app import make_store
 from psched.config import from_mapping
 from support.run_records import worker_record
+from support.waiting import wait_until
 
 
 def beat(service, *hosts, **fields):
@@ -106,3 +107,88 @@ def test_a_host_runs_what_names_it_and_leaves_the_rest(service):
     assert "only db2 may run it" in service.psched("why", "other").stdout
     service.add("later", hosts=["d?1", "x"])
     service.wait_for_finish("later")
+
+
+def state_of(service, key, *words):
+    """How the command list shows the line of a key."""
+    listed = service.psched("list", "--columns", "key,status,reason", *words).stdout.splitlines()
+    return next((line.removeprefix(key).strip() for line in listed if line.startswith(key)), None)
+
+
+def test_each_host_runs_its_own_row_and_the_list_has_one_line_for_all(service):
+    first = second = None
+    for name in ("web1", "web2"):
+        service.configure(host_name=name)
+        second, first = service.start(), second
+        second.wait_for_workers(1)
+        wait_until(
+            lambda name=name: f'"name": "{name}"' in service.psched("hosts", "--json").stdout,
+            what=f"a sign of life of {name}",
+        )
+    service.psched("add", "trim", "recorder", "--every", "1s", "--each-host", "{}")
+    for name in ("web1", "web2"):
+        key = f"trim@{name}"
+        wait_until(
+            lambda key=key: any(run.occurrence[0] == key for run in service.runs.runs()), what=key
+        )
+    assert {run["host"] for run in history(service, "trim@web1")} == {"web1"}
+    assert {run["host"] for run in history(service, "trim@web2")} == {"web2"}
+    assert service.psched("pause", "trim").returncode == 1
+    assert service.psched("pause", "trim@web2").returncode == 0
+    assert state_of(service, "trim") == "1 of 2 hosts  web2: paused"
+    second.kill()
+    service.configure(host_name="web3")
+    service.start()
+    wait_until(lambda: "trim@web3" in service.psched("list", "trim@*").stdout, what="a third row")
+    assert first.stop() == 0
+    assert service.psched("delete", "trim").returncode == 0
+    wait_until(lambda: not service.psched("list", "--json").stdout, what="no row")
+    assert service.psched("verify").returncode == 0
+
+
+def history(service, key):
+    """The runs of a key, as JSON objects."""
+    lines = service.psched("history", key, "--json").stdout.splitlines()
+    return [*map(json.loads, lines)]
+
+
+def test_what_each_host_runs_is_shown_exported_and_applied(service):
+    beat(service, "web1", labels="web1 eu")
+    added = service.psched("add", "trim", "report", "@daily", "--each-host", "--host", "eu")
+    assert (added.returncode, added.stderr) == (0, "")
+    assert state_of(service, "trim") == "1 of 1 host"
+    assert state_of(service, "trim", "trim") == "template"
+    assert "psched list 'trim@*' shows their rows" in service.psched("show", "trim").stdout
+    shown = service.psched("show", "trim@web1").stdout
+    assert "template:      trim\n" in shown
+    why = service.psched("why", "trim")
+    assert (why.returncode, "trim@web1" in why.stdout) == (0, True)
+    exported = service.psched("export", "-").stdout
+    assert "each_host: true" in exported
+    assert "trim@web1" not in exported
+    service.write("schedules.yml", f"label: ops\n{exported.split('label: null', 1)[1]}")
+    assert "trim: changed" in service.psched("apply", "--adopt", "schedules.yml").stdout
+    assert service.row("trim@web1").label == "ops"
+    again = service.psched("apply", "--prune", "schedules.yml")
+    assert again.stdout == "label ops: 1 unchanged\n"
+
+
+def test_a_command_warns_if_no_host_has_the_name_that_each_host_needs(service):
+    beat(service, "web1")  # a name that is not configured
+    words = ("add", "a", "t", "@daily", "--each-host")
+    assert service.psched(*words).stderr == (
+        "Warning: no host seen in the last day has a name in its host_name\n"
+    )
+    checked = service.psched("check").stdout
+    assert "  warning: no host that runs has a name in its host_name, for each_host\n" in checked
+
+
+def test_a_crontab_of_every_host_is_imported_as_what_each_host_runs(service):
+    crontab = service.write("crontab", "0 3 * * * /usr/local/bin/trim\n")
+    words = ("import-crontab", "--user", "ann", "--source", "web1", "--any-user", "--apply")
+    assert "1 to add" in service.psched(*words, "--each-host", crontab).stdout
+    (row,) = map(json.loads, service.psched("list", "--json").stdout.splitlines())
+    assert (row["each_host"], row["hosts"]) == (True, None)
+    assert "1 unchanged" in service.psched(*words, crontab).stdout
+    (row,) = map(json.loads, service.psched("list", "--json").stdout.splitlines())
+    assert row["each_host"]

@@ -8,7 +8,15 @@ import pytest
 from psched.base.errors import ConfigError, InvalidError
 from psched.config import from_mapping
 from psched.core.declare import declare, redeclare
-from psched.core.hosts import LOOK_INTERVAL, MOST_LANES, MOST_PATTERNS, hosts_of, lane_of, serves
+from psched.core.hosts import (
+    LOOK_INTERVAL,
+    MOST_LANES,
+    MOST_PATTERNS,
+    hosts_of,
+    lane_of,
+    serves,
+    template_of,
+)
 from psched.core.operations.rescheduled import changes_of
 from psched.stores.lanes import Lanes
 from psched.testing import ManualClock
@@ -54,11 +62,30 @@ def test_a_long_list_is_refused_with_a_way_out():
 
 @pytest.mark.parametrize(
     ("lane", "names"),
-    [("db1", {"db1"}), ("eu", {"db1", "eu"}), ("*w?b*", {"web"}), ("*db1 eu*", {"x", "eu2"})],
+    [
+        *[("db1", ["db1"]), ("eu", ["db1", "eu"]), ("*w?b*", ["web"]), ("*db1 eu*", ["x", "eu2"])],
+        ("@db1", ["db1", "eu"]),
+    ],
 )
 def test_a_host_serves_its_name_its_labels_and_what_matches_them(lane, names):
     assert serves(names, lane)
-    assert not serves({"other"}, lane)
+    assert not serves(["other"], lane)
+
+
+@pytest.mark.parametrize(("hosts", "lane"), [(None, "&*"), ("DB1", "&db1"), (["b*", "a"], "&a b*")])
+def test_a_template_has_one_form_that_tells_its_hosts_and_no_host_serves_it(hosts, lane):
+    assert lane_of(hosts, each_host=True) == lane
+    told = hosts_of(lane)
+    assert told is None if hosts is None else lane_of(told, each_host=True) == lane
+    assert not serves(["db1", "a", "b"], lane)
+
+
+@pytest.mark.parametrize(
+    ("key", "lane", "template"),
+    [("k@db1", "@db1", "k"), ("k@db1", "db1", None), ("k@db1", None, None), ("k", "@db1", None)],
+)
+def test_the_row_of_a_host_tells_its_template(key, lane, template):
+    assert template_of(key, lane) == template
 
 
 def test_hosts_are_declared_changed_and_removed_like_other_fields():
@@ -87,7 +114,7 @@ def test_a_host_has_the_name_of_the_system_unless_it_is_given_one():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"host_name": "web*"}, {"host_labels": ["a b"]}, {"host_labels": [*"abcdefgh"]}]
+    "wrong", [{"host_name": "web*"}, {"host_labels": ["a b"]}, {"host_labels": [*"abcdefg"]}]
 )
 def test_a_wrong_name_or_too_many_labels_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
@@ -101,7 +128,7 @@ def test_a_host_looks_for_its_lanes_now_and_then():
     assert lanes.look() == ()
     assert lanes.look() == ()
     clock.sleep(LOOK_INTERVAL)
-    assert lanes.look() == ["db1", "eu", "*d*"]
+    assert lanes.look() == ["db1", "@db1", "eu", "*d*"]
     assert there == []
 
 
@@ -132,20 +159,20 @@ def test_a_host_finds_its_lanes_among_very_many_of_others():
     for _ in range(3):
         lanes.look()
         clock.sleep(LOOK_INTERVAL)
-    assert lanes.served == ["db1", "*db1 db2"]
+    assert lanes.served == ["db1", "@db1", "*db1 db2"]
     for _ in range(2):
-        assert lanes.look() == ["db1", "*db1 db2"]
+        assert lanes.look() == ["db1", "@db1", "*db1 db2"]
         clock.sleep(LOOK_INTERVAL)
     there.remove("*db1 db2")
     for _ in range(4):
         lanes.look()
         clock.sleep(LOOK_INTERVAL)
-    assert lanes.served == ["db1"]
+    assert lanes.served == ["db1", "@db1"]
 
 
 def test_a_host_with_too_many_lanes_says_once_which_it_does_not_serve(caplog):
     clock = ManualClock()
-    patterns = [f"*d{'?' * i}*" for i in range(MOST_LANES)]
+    patterns = [f"*d{'?' * i}*" for i in range(MOST_LANES - 1)]
     lanes = Lanes(("db1" + "x" * 20,), lambda _after: patterns, clock)
     with caplog.at_level(logging.ERROR):
         assert len(lanes.look()) == MOST_LANES

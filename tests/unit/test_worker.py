@@ -834,3 +834,21 @@ def test_a_row_that_is_late_beyond_measure_is_reported_in_a_message_that_is_acce
     host.sql("UPDATE psched SET next_run_time = -9223372036854775808 WHERE id = 'b'")
     worker.advance(20)
     assert loads(worker)[-1] == (1, 0, 1, LONGEST_TIME)
+
+
+def test_a_worker_of_a_named_host_looks_each_minute_for_what_each_host_runs(host):
+    host.schedules.add("trim", "test", every="1d", each_host=True)
+    worker = host.worker(host_name="web1")
+    worker.advance(5)
+    assert host.row("trim@web1").lane == "@web1"
+    assert host.row("trim@web1").next_time >= host.clock.wall() - 5
+    host.schedules["trim@web1"].delete()
+    worker.advance(70)
+    assert host.row("trim@web1").lane == "@web1"
+
+
+def test_a_host_without_a_configured_name_has_no_row_of_what_each_host_runs(host):
+    host.schedules.add("trim", "test", every="1d", each_host=True)
+    worker = host.worker()
+    worker.advance(200)
+    assert [each.key for each in host.schedules.list()] == ["trim"]

@@ -41,6 +41,11 @@ so that every clock change of a year is found."""
 _MOST_WARNINGS = 4
 
 
+_EACH_HOST = (
+    "Run it on each host, or each that --host names: every host with a host_name gets its own row,"
+    " KEY@HOST."
+)
+
 run_as_option = click.option(
     "--run-as",
     metavar="USER",
@@ -126,6 +131,7 @@ def fields_of_a_schedule(*, new: bool) -> Callable[[Command], Command]:
             ),
         ),
         hosts("Run only on this host", new=new),
+        *((click.option("--each-host", is_flag=True, default=None, help=_EACH_HOST),) * new),
     )
 
     def decorate(command: Command) -> Command:

@@ -195,6 +195,9 @@ def list_(
 
     With a KEY, its extra runs are listed, too (psched trigger, psched backfill).
 
+    A schedule that each host runs (--each-host) is one line, and STATUS says on how many of its
+    hosts all is well. psched list 'KEY@*' lists the rows of its hosts.
+
     The list is in the order of the next runs. Those that have no next run are last. NEXT shows the
     time of the next run; for a running task, the scheduled time of this run; for a task that is
     due, how late it is. STATUS is failing if a schedule waits, and its last run was given up. LAST
@@ -213,6 +216,7 @@ def list_(
         if columns is not None and "LAST" in columns:
             find_last = schedules.last_runs
         named = [key for key in keys if not is_pattern(key)]
+        folds = not (keys or states or due or bad or legacy or as_json)
         rows = find_rows(
             schedules,
             [*keys, *(f"{prefix_of_extra_runs(key)}{'?' * ID_LENGTH}" for key in named)],
@@ -224,11 +228,15 @@ def list_(
             now=now,
             find_last=find_last,
         )
+        if folds:
+            rows = _folded(rows, schedules, find_last, now)
         keeps_data = as_json or legacy or "DATA" in (columns or ())
-        if sort == "type":
-            rows = _sorted_by(lambda each: each[0].type, rows, keeps_data)
-        if sort == "status":
-            rows = _sorted_by(lambda each: shown_status(each[0], now, each[1]), rows, keeps_data)
+        orders: Mapping[str, Callable[[Listed], Any]] = {
+            "type": lambda each: each[0].type,
+            "status": lambda each: shown_status(each[0], now, each[1]),
+        }
+        if sort in orders:
+            rows = _sorted_by(orders[sort], rows, keeps_data)
         if bad:
             rows = _sorted_by(_badness(schedules, now), rows, keeps_data)
         limited = islice(rows, limit)
@@ -248,6 +256,45 @@ def list_(
             more = number == limit and next(rows, None) is not None
             is_all = not (keys or states or types or labels or due)
             click.echo(_closing(number, more=more, is_all=is_all))
+
+
+def _folded(
+    rows: Iterator[Listed], schedules: ScheduleCollection, find_last: FindLast | None, now: float
+) -> Iterator[Listed]:
+    """Put one line in place of each template and of the rows of its hosts, where the first stands.
+
+    The line has the status ``3 of 4 hosts``, the next run of any host, and the newest last run.
+    """
+    seen = set[str]()
+    for row, last in rows:
+        key = row.key if row.each_host else row.template
+        if key is None:
+            yield row, last
+        elif key not in seen:
+            seen.add(key)
+            template = schedules.read_many([key]).get(key)
+            found = find_rows(schedules, [f"{key}@*"], now=now, find_last=find_last)
+            of_hosts = [each for each in found if each[0].template == key]
+            yield from [_fold(template.row, of_hosts, now)] if template else of_hosts
+
+
+def _fold(template: Row, of_hosts: Sequence[Listed], now: float) -> Listed:
+    badly = {
+        row.key: status
+        for row, last in of_hosts
+        if (status := shown_status(row, now, last)) not in {WAITING, RUNNING, DUE}
+        or (status == DUE and (row.next_run_time or 0) <= now - _LATE)
+    }
+    reasons = [f"{key.rpartition('@')[2]}: {status}" for key, status in badly.items()]
+    times = [row.next_run_time for row, _ in of_hosts if row.next_run_time and row.key not in badly]
+    runs = [last for _, last in of_hosts if last is not None]
+    folded = changed(
+        template,
+        status=f"{len(of_hosts) - len(badly)} of {counted(len(of_hosts), 'host')}",
+        next_run_time=min(times, default=None),
+        reason=", ".join(reasons) or template.reason,
+    )
+    return folded, max(runs, key=lambda run: run.ended, default=None)
 
 
 def find_rows(

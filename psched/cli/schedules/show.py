@@ -221,6 +221,8 @@ def fields_of(details: Details, redaction: Redaction) -> dict[str, str]:
         "reason": local_times(redaction.text(shown_reason(row))) or None,
         "ping": details.ping,
         "hosts": None if row.hosts is None else " ".join(row.hosts),
+        "each_host": f"psched list '{row.key}@*' shows their rows" if row.each_host else None,
+        "template": row.template,
     }
     if isinstance(shown["options"], dict):
         known["note"] = shown["options"].get("note")

@@ -28,6 +28,7 @@ class Verb(ABC, Generic[R_co]):
         unless_named: those of them that it takes only if they are a condition.
         takes_extra_runs: whether it takes extra runs, too.
         takes_one_shots: whether it takes what runs only once, too.
+        takes_templates: whether it takes templates, in place of the rows of their hosts.
         has_preview: whether the state alone does not say whether a schedule can be changed.
         ends: whether a schedule then runs no more by itself.
         leaves_changed: whether the same verb, done again, leaves alone what it has changed.
@@ -41,6 +42,7 @@ class Verb(ABC, Generic[R_co]):
     unless_named: ClassVar[frozenset[str]] = frozenset()
     takes_extra_runs: ClassVar[bool] = True
     takes_one_shots: ClassVar[bool] = True
+    takes_templates: ClassVar[bool] = False
     has_preview: ClassVar[bool] = False
     ends: ClassVar[bool] = False
     leaves_changed: ClassVar[bool] = True

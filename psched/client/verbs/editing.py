@@ -35,6 +35,7 @@ class Edit(Verb[Rescheduled]):
     states: ClassVar = STATES - {*BEING_DELETED, MIGRATING}
     unless_named: ClassVar = frozenset({FINISHED, CANCELLED})
     takes_extra_runs: ClassVar = False
+    takes_templates: ClassVar = True
     has_preview: ClassVar = True
 
     @override
@@ -57,7 +58,7 @@ class Edit(Verb[Rescheduled]):
         return self._edited(access, row)[1]
 
     def _edited(self, access: Access, seen: Row) -> tuple[Row, Rescheduled]:
-        _refuse_deleted(seen)
+        _refuse(seen)
         wanted, now, settings = self.decide(seen), access.store.now(), access.settings
         row = redeclare(seen, wanted, settings, lambda: now) if wanted else seen
         outcome = Rescheduled(
@@ -74,7 +75,7 @@ def modify(access: Access, key: str, decide: Decide | None, changes: Mapping[str
     """Change the definition of a schedule; see `ScheduleCollection.modify`."""
 
     def change(seen: Row) -> Row | None:
-        _refuse_deleted(seen)
+        _refuse(seen)
         wanted = changes if decide is None else decide(seen)
         if decide is not None and not wanted:
             return None
@@ -101,6 +102,7 @@ def try_to_modify(access: Access, seen: Sequence[tuple[Row, Mapping[str, Any]]])
     applied = [change for change, is_done in zip(changes, done, strict=True) if is_done]
     access.wake_for(row for _, row in applied)
     access.auditor.record("modify", applied)
+    access.spread(row for _, row in applied)
     return done
 
 
@@ -117,9 +119,14 @@ def _replace_many(
     return lost.send(None, lambda: access.store.replace_many(changes))
 
 
-def _refuse_deleted(seen: Row) -> None:
+def _refuse(seen: Row) -> None:
     if seen.status in BEING_DELETED:
         raise NotFoundError(f"the schedule {seen.key!r} is being deleted")
+    if seen.template is not None:
+        whole = seen.template
+        raise InvalidError(
+            "key", f"{seen.key!r} is as {whole!r} says; edit {whole!r}, for each host"
+        )
 
 
 def _was_applied(row: Row, seen: Row, written: Row) -> bool:

@@ -21,6 +21,7 @@ from psched.client.access import (
     Condition,
     LostAnswers,
     read_row,
+    refuse_template,
     replace,
     require,
     stored_key,
@@ -190,6 +191,10 @@ def delete(access: Access, key: str) -> bool:
     before = seen or Row(key=key)
     after = None if is_deleted else changed(before, status=DELETING)
     access.auditor.record("delete", [(before, after)])
+    if before.each_host:
+        from psched.client.each_host import remove_rows  # noqa: PLC0415  # rarely needed
+
+        remove_rows(access, key)
     return is_deleted
 
 
@@ -225,6 +230,7 @@ def _end(
             done.extend([lost.last] if lost else [])
             return seen.status == status
         require(only_if, seen)
+        refuse_template(seen)
         if seen.status in ENDED and status is not None:
             raise AlreadyFinishedError(f"{key!r} has ended already: it is {seen.status}")
         new = _ended(access, seen, status, mark)

@@ -8,7 +8,14 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from psched.base.errors import AlreadyExistsError, NotSupportedError
-from psched.client.access import Access, Condition, insert, read_each, require
+from psched.client.access import (
+    Access,
+    Condition,
+    insert,
+    read_each,
+    refuse_template,
+    require,
+)
 from psched.client.verbs import Verb
 from psched.core.columns import When, encode, instant, parse_options
 from psched.core.definition import parse_row
@@ -223,6 +230,7 @@ def _schedule(access: Access, key: str, overlap: str, only_if: Condition | None)
     seen = access.read(key)
     require(only_if, seen)
     refuse_extra_runs(seen)
+    refuse_template(seen)
     return seen
 
 

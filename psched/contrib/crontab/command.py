@@ -249,7 +249,7 @@ class Delivery:
             return ()
         try:
             with open_schedules(settings) as schedules:
-                rows = {row.key: row for row in read(schedules) if row.cron is not None}
+                rows = {row.key: row for row in read(schedules) if _is_imported(row)}
         except StoreError as error:
             if self.at_once:
                 raise
@@ -259,7 +259,9 @@ class Delivery:
             click.echo(one_line(f"{text}: {error}"), err=True)
             return None
         return [
-            Known(key, row.label, line_of(fields_of(row, settings)), row.hosts)
+            Known(
+                key, row.label, line_of(fields_of(row, settings)), _where(fields_of(row, settings))
+            )
             for key, row in sorted(rows.items())
         ]
 
@@ -295,6 +297,11 @@ class Delivery:
     help="The cron that reads the crontab: with busybox, % and \\ have no meaning in commands.",
 )
 @click.option(
+    "--each-host",
+    is_flag=True,
+    help="Let each host with a host_name run the new schedules by itself.",
+)
+@click.option(
     "--anywhere",
     is_flag=True,
     help="Let every host run the new schedules. Default: only the host that the crontab belongs to,"
@@ -322,6 +329,7 @@ def import_crontab(
     any_user: bool,
     run_as: bool,
     anywhere: bool,
+    each_host: bool,
     delivery: Delivery,
 ) -> None:
     """Convert a crontab to a file of schedules for apply.
@@ -336,7 +344,7 @@ def import_crontab(
     give --also.
 
     What ran on one host goes on to run there: new schedules have this host in their field hosts,
-    unless --anywhere is given. A schedule that exists keeps its hosts.
+    unless --anywhere or --each-host is given. A schedule that exists keeps its hosts.
 
     If the crontab was imported before, the schedule of an edited line keeps its key, so that only
     the new version of the line runs. The former lines are those of the file that -o replaces, else
@@ -346,8 +354,10 @@ def import_crontab(
     If a line cannot be imported exactly, or the service's user cannot run it, a message on standard
     error names the line, and the exit status is 1.
     """
-    if (system and user) or (any_user and run_as):
-        raise click.UsageError("--system or --user; --any-user or --run-as")
+    if (system and user) or (any_user and run_as) or (anywhere and each_host):
+        raise click.UsageError(
+            "--system or --user; --any-user or --run-as; --anywhere or --each-host"
+        )
     settings = delivery.settings(location)
     is_system, owner = _form(file, system=system, user=user)
     origin = Origin(source=source_of(source), file=file.name, owner=owner, given_label=label)
@@ -370,10 +380,11 @@ def import_crontab(
     content = content_of(file)
     crontab = parser.parse(content, system=is_system, dialect=dialect)
     made = convert(crontab, context, settings)
-    own = {each.key: each.hosts for each in (*(stored or ()), *known) if origin.is_own(each)}
-    new = None
-    if settings.store_kind.keeps_lanes and not anywhere and (any(own.values()) or not own):
-        new = [(is_here and settings.host_name) or origin.source]
+    own = {each.key: each.where for each in (*(stored or ()), *known) if origin.is_own(each)}
+    new: Mapping[str, Any] = {"each_host": True} if each_host else {}
+    placed = any(own.values()) or not own
+    if settings.store_kind.keeps_lanes and placed and not (each_host or anywhere):
+        new = {"hosts": [(is_here and settings.host_name) or origin.source]}
     document = Document(origin.label, [*_placed(made.declarations, own, new)])
     remarks = [f"{file}:{each.line}: {each.text}" for each in made.remarks]
     remarks += _ignored(file, content, crontab, dialect, is_here=is_here)
@@ -392,15 +403,21 @@ def import_crontab(
     )
 
 
+def _is_imported(row: Row) -> bool:
+    return row.cron is not None and row.template is None
+
+
+def _where(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: fields[name] for name in ("hosts", "each_host") if fields.get(name)}
+
+
 def _placed(
     declarations: Iterable[Mapping[str, Any]],
-    known: Mapping[str, Sequence[str] | None],
-    new: Sequence[str] | None,
+    known: Mapping[str, Mapping[str, Any]],
+    new: Mapping[str, Any],
 ) -> Iterator[dict[str, Any]]:
     """Yield the schedules with the hosts that they have, or with those of new ones."""
-    for each in declarations:
-        hosts = known.get(each["key"], new)
-        yield {**each} if hosts is None else {**each, "hosts": [*hosts]}
+    return ({**each, **known.get(each["key"], new)} for each in declarations)
 
 
 def _service_user(name: str | None, *, run_as: bool) -> ServiceUser:
@@ -447,7 +464,7 @@ def _in_file(path: Path, settings: Config, track: Track) -> Sequence[Known]:
     """The schedules in a file that an earlier import has written."""
     documents = Reader(settings, now=CLOCK.wall, track=track).read([path])
     return [
-        Known(each["key"], document.label, line_of(each), each.get("hosts"))
+        Known(each["key"], document.label, line_of(each), _where(each))
         for document in documents
         for each in document.schedules
     ]

@@ -12,6 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from psched.contrib.crontab.shell_command import program_name, slug
@@ -153,7 +154,7 @@ class Known(NamedTuple):
     key: str
     label: str | None  # the schedule's label; None if it has none
     line: Line  # the line of a crontab that it was made of, or could be
-    hosts: Sequence[str] | None = None  # where it runs; None for every host
+    where: Mapping[str, Any] = MappingProxyType({})  # its fields ``hosts`` and ``each_host``
 
     @property
     def source(self) -> str | None:

@@ -48,6 +48,8 @@ class Code(StrEnum):
     ALL_SLOTS_BUSY = "all_slots_busy"
     NO_WORKER_TAKES_TYPE = "no_worker_takes_type"
     NO_HOST = "no_host"
+    EACH_HOST = "each_host"
+    """It is a template, so each of its hosts runs a row of its own."""
     """Only some hosts may run it, and none of them is alive."""
     WAITING = "waiting"
     PAUSED = "paused"

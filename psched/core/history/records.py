@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
+from psched.core.hosts import has_name, is_template, serves
+
 
 class Outcome(StrEnum):
     """How an attempt ended."""
@@ -296,7 +298,8 @@ class WorkerRecord:
         clock_offset: by how many milliseconds the wall clock of its host was ahead of the store's
             clock when it wrote the record; negative if it was behind. None if it is not known.
         zone_data: the release of its zone data, such as ``2026b``; None if it is not known.
-        labels: the labels of its host, with blanks between them; None without labels.
+        labels: the configured name of its host, and its labels, with blanks between them; None
+            without any.
         version: the version of its psched; None if it is not known.
         python: the version of its Python; None if it is not known.
     """
@@ -321,7 +324,18 @@ class WorkerRecord:
     @property
     def host_names(self) -> Sequence[str]:
         """The name and the labels of its host, see `psched.core.hosts`."""
-        return [self.host.lower(), *(self.labels or "").split()]
+        return [*dict.fromkeys((self.host.lower(), *(self.labels or "").split()))]
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the name of its host is configured (``host_name``)."""
+        return self.host.lower() in (self.labels or "").split()
+
+    def may_run(self, lane: str | None) -> bool:
+        """Whether its host runs what has this lane; or a row of its own, if that of a template."""
+        if is_template(lane):
+            return self.is_named and has_name(self.host_names, lane or "")
+        return serves(self.host_names, lane)
 
     @property
     def taken_types(self) -> list[str] | None:

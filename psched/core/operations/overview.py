@@ -99,7 +99,7 @@ def made_of(
         now=now,
         running=running[:limit],
         late=late[:limit],
-        following=following[:limit],
+        following=[row for row in following if not row.each_host][:limit],
         paused=paused[:limit],
         counts={
             **counts,

@@ -8,7 +8,7 @@ from math import inf
 from psched.base.quantities import format_duration
 from psched.core.history.answer import Code
 from psched.core.history.records import BEAT_INTERVAL, GONE_AFTER, RunRecord, WorkerRecord, nonce_of
-from psched.core.hosts import hosts_of, serves
+from psched.core.hosts import hosts_of
 from psched.core.model import Row
 from psched.reports.why.facts import Case, Facts
 
@@ -94,7 +94,7 @@ def find_cause(case: Case, type_: str, since: float, until: float) -> Cause | No
     workers = facts.workers_since(int(since) - _BEFORE)
     alive = _lives(workers, facts)
     lane = None if facts.row is None else facts.row.lane
-    workers = [each for each in workers if serves(each.host_names, lane)]
+    workers = [each for each in workers if each.may_run(lane)]
     takers = [each for each in workers if _takes(each, type_)]
     anybody = union(alive[each.nonce] for each in workers)
     window = [(since, until)]
@@ -132,7 +132,7 @@ def newest_record(facts: Facts, type_: str) -> int | None:
         each.seen
         for each in workers
         if alive[each.nonce][1] > facts.now and each.busy < each.slots and _takes(each, type_)
-        if facts.row is None or serves(each.host_names, facts.row.lane)
+        if facts.row is None or each.may_run(facts.row.lane)
     )
     return max(seen, default=None)
 
@@ -202,7 +202,7 @@ def _no_worker(case: Case, anybody: Sequence[Interval], gap: Interval) -> Cause:
 def _no_host(case: Case, lane: str, gap: Interval) -> Cause:
     """The cause that no host which may run the schedule was alive."""
     hosts = " or ".join(hosts_of(lane) or ())
-    known = [each for each in case.facts.workers_since(0) if serves(each.host_names, lane)]
+    known = [each for each in case.facts.workers_since(0) if each.may_run(lane)]
     seen = max((_alive(w, case.facts.now)[1] for w in known if w.started <= gap[0]), default=None)
     if seen is None:
         return Cause(Code.NO_HOST, f"only {hosts} may run it, and no such host is known")

@@ -118,6 +118,8 @@ def explain(facts: Facts, asked: Asked | None, zone: Zone) -> Answer:
     try:
         if facts.row is None:
             return _of_no_row(facts, asked, zone)
+        if facts.row.each_host:
+            return _of_template(facts.key)
         facts, row = _with_next_time(facts, facts.row)
         if asked is None:
             return _of_last(facts, row, zone)
@@ -130,6 +132,17 @@ def explain(facts: Facts, asked: Asked | None, zone: Zone) -> Answer:
             state=State.UNKNOWN,
             sentence=f"Nobody knows, because the times of the trigger cannot be computed: {error}",
         )
+
+
+def _of_template(key: str) -> Answer:
+    """The answer about a template, which has no occurrences."""
+    sentence = (
+        f"Each of its hosts runs a row of its own: ask about one of them, as in {key}@web1"
+        f" (psched list '{key}@*' lists them)."
+    )
+    return Answer(
+        key=key, time=None, code=Code.EACH_HOST, state=State.NO_INSTANT, sentence=sentence
+    )
 
 
 def _with_next_time(facts: Facts, row: Row) -> tuple[Facts, Row]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace as changed
 from functools import partial
 from math import ceil
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from typing_extensions import override
@@ -157,6 +158,10 @@ class RedisStore(Store):
         The server looks at every row, and returns those that match. It has no set of rows that is
         sorted by key, so for this order all of them are read at once.
         """
+        if selection.lanes is not None:
+            keys = self._connector.run("keys_of_lanes", *map(encoding.text, selection.lanes))
+            rows = self.look([*map(encoding.decoded, keys)]).values()
+            return SelectedRows(iter(sorted(rows, key=attrgetter("key"))), selection)
         wanted = encoding.filter_of(selection)
 
         def read(place: Any, most: int) -> Page[Row]:  # noqa: ANN401  # a set, and a row in it

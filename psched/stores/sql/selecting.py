@@ -133,6 +133,10 @@ class SelectingStatements:
                 values["prefix_end"] = end
                 between += " AND {0} < :prefix_end"
             yield _Condition([between.format("id")], between.format(hidden("id")), values)
+        if selection.lanes is not None:
+            values = dict(zip(("lane", "lane_end"), selection.lanes, strict=True))
+            between = "{0} >= :lane AND {0} < :lane_end"
+            yield _Condition([between.format("lane")], between.format(hidden("lane")), values)
         if selection.due:
             now, waits = self._dialect.now_floor, f"{hidden('status')} = 'waiting'"
             yield _Condition(

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace as changed
 
+from psched.core.hosts import ROWS_OF_HOSTS, TEMPLATES
+from psched.core.selection import Selection
 from psched.core.store_protocol import Store
 from psched.testing.store_contract.bench import (
     LONG_AGO,
@@ -37,6 +39,26 @@ class LanesContract(WithStore):
         assert _claimed(open_host("web1")) == ["listed", "web"]
         assert _claimed(open_host("x", "us1")) == ["other"]
         assert _claimed(open_host("us12")) == []
+
+    def test_a_host_claims_the_rows_of_its_name_for_templates_and_nobody_a_template(
+        self, store: Store, open_host: OpenHost
+    ) -> None:
+        _add(store, own="@db1", other="@db2", longer="@db1-a", template="&db*", every="&*")
+        assert _claimed(open_host("db1", "db2")) == ["own"]
+        assert _claimed(open_host("x", "db1")) == []
+
+    def test_the_rows_of_some_lanes_are_selected(self, store: Store) -> None:
+        _add(store, none=None, name="db1", some="*db*", template="&db*", every="&*", row="@db1")
+        _add(store, longer="@db1-a", capital="@DB1")
+
+        def selected(*lanes: str) -> list[str]:
+            first, end = lanes
+            return sorted(row.key for row in store.rows(Selection(lanes=(first, end))))
+
+        assert selected(*TEMPLATES) == ["every", "template"]
+        assert selected(*ROWS_OF_HOSTS) == ["capital", "longer", "row"]
+        assert selected("@db1", "@db1!") == ["row"]
+        assert selected("b", "c") == []
 
     def test_without_lanes_every_host_claims_everything(
         self, store: Store, open_host: OpenHost

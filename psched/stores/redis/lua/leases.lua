@@ -110,6 +110,14 @@ while size == PAGE do
 end
 return found
 
+--- keys_of_lanes: no-writes,allow-oom
+-- Returns the keys of rows that wait or are leased, and whose lanes lie between two texts. ARGV: the texts.
+local found = {}
+for _, lane in ipairs(redis.call('ZRANGEBYLEX', LANES, '['..ARGV[1], '('..ARGV[2])) do
+  for _, key in ipairs(redis.call('ZRANGE', lane_key(lane), 0, -1)) do found[#found + 1] = key end
+end
+return found
+
 --- backlog: no-writes,allow-oom
 -- Counts the due rows. ARGV: the most rows to count, the number of lanes and the lanes of the
 -- host, then the types to count (none: all types).
