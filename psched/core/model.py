@@ -217,7 +217,7 @@ class Row:
 
     @property
     def each_host(self) -> bool:
-        """Whether it is a template: it never runs, and each of its hosts runs a row of its own."""
+        """Whether it is a template, which never runs; each of its hosts runs a row of its own."""
         return is_template(self.lane)
 
     @property
