@@ -2,8 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from psched.base.clock import Clock
@@ -65,6 +64,6 @@ class Context:
     rng: random.Random
     recorder: Recorder
     output: OutputCollection | None = None
-    handlers: Mapping[str, Any] = MappingProxyType({})
+    handlers: Mapping[str, Any] = field(default_factory=dict)
     program: type[Program] | None = None
     startup: Callable[[], Iterator[None]] | None = None
