@@ -109,11 +109,9 @@ def is_template(lane: str | None) -> bool:
     return lane is not None and lane.startswith("&")
 
 
-def template_of(key: str, lane: str | None) -> str | None:
+def template_of(key: str, lane: str) -> str | None:
     """The key of the template of which a row is that of one host; None if it is no such row."""
-    if lane is None or not lane.startswith("@") or not key.endswith(lane):
-        return None
-    return key.removesuffix(lane)
+    return key.removesuffix(lane) if lane.startswith("@") and key.endswith(lane) else None
 
 
 def too_many_lanes(host: str, left: Sequence[str]) -> str:

@@ -218,12 +218,12 @@ class Row:
     @property
     def each_host(self) -> bool:
         """Whether it is a template, which never runs; each of its hosts runs a row of its own."""
-        return is_template(self.lane)
+        return self.lane is not None and is_template(self.lane)
 
     @property
     def template(self) -> str | None:
         """The key of the template of which this is the row of one host; None without."""
-        return template_of(self.key, self.lane)
+        return None if self.lane is None else template_of(self.key, self.lane)
 
     @property
     def state(self) -> str:

@@ -15,8 +15,8 @@ from psched.core.hosts import (
     hosts_of,
     lane_of,
     serves,
-    template_of,
 )
+from psched.core.model import Row
 from psched.core.operations.rescheduled import changes_of
 from psched.stores.lanes import Lanes
 from psched.testing import ManualClock
@@ -85,7 +85,7 @@ def test_a_template_has_one_form_that_tells_its_hosts_and_no_host_serves_it(host
     [("k@db1", "@db1", "k"), ("k@db1", "db1", None), ("k@db1", None, None), ("k", "@db1", None)],
 )
 def test_the_row_of_a_host_tells_its_template(key, lane, template):
-    assert template_of(key, lane) == template
+    assert Row(key=key, lane=lane).template == template
 
 
 def test_hosts_are_declared_changed_and_removed_like_other_fields():
