@@ -1,19 +1,23 @@
 """The HTTP server of metrics and of the command web: waitress, with deadlines for its clients.
 
 One thread reads all requests, and others answer them. A connection serves one request. No client
-may keep a thread for long, whatever it sends, reads or asks for.
+may keep a thread for long, whatever it sends, reads or asks for. An answer can go on without a
+thread: the application calls ``psched.keep_open`` of its environment with a function that takes the
+connection, a `Kept`.
 """
 
 import logging
 import socket
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Any
 
 import waitress
 from typing_extensions import override
 from waitress import wasyncore
-from waitress.channel import HTTPChannel
+from waitress.channel import ClientDisconnected, HTTPChannel
 from waitress.task import WSGITask
 
 from psched.base.clock import Clock
@@ -22,20 +26,69 @@ _LONGEST_BODY = 65_536  # the most bytes of the body of a request; none needs on
 _LONGEST_HEAD = 16_384  # the most bytes of the head of a request
 _MOST_CONNECTIONS = 100  # the most clients that are connected at the same time
 _LONGEST = 30.0  # seconds in which a client must have sent its request and received its answer
+_MOST_UNREAD = 65_536  # the most bytes of an answer that goes on, and that its client has not read
+
+
+class Kept:
+    """A connection on which an answer goes on; several threads may use it."""
+
+    def __init__(self, channel: "_Channel", *, is_chunked: bool) -> None:
+        self._channel = channel
+        self._is_chunked = is_chunked
+
+    def is_open(self) -> bool:
+        """Whether the client is still connected."""
+        return bool(self._channel.connected)
+
+    def send(self, data: bytes) -> None:
+        """Send some bytes soon, or raise an `OSError` if the client has gone, or does not read."""
+        channel = self._channel
+        if channel.total_outbufs_len > _MOST_UNREAD:
+            raise TimeoutError("the client does not read")
+        try:
+            channel.write_soon(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+        except ClientDisconnected:
+            raise ConnectionError("the client has hung up") from None
+        channel.server.pull_trigger()
+
+    def close(self) -> None:
+        """End the answer, and disconnect the client."""
+        # What it has not read is lost; its thread closes the socket.
+        self._channel.will_close = True
+        with suppress(OSError):
+            self._channel.server.pull_trigger()
 
 
 class _Task(WSGITask):  # type: ignore[misc]  # waitress has no types
-    """Answers a request, and closes its connection.
+    """Answers a request, and closes its connection, unless the answer goes on.
 
     Otherwise a client could send many requests at once and read no answer: as soon as waitress
     keeps 16 MiB of answers, its thread waits for this client.
     """
+
+    _follow: Callable[[Kept], None] | None = None
+
+    @override
+    def get_environment(self) -> Mapping[str, Any]:
+        return {**super().get_environment(), "psched.keep_open": self._keep_open}
+
+    def _keep_open(self, follow: Callable[[Kept], None]) -> None:
+        self._follow = follow
 
     @override
     def build_response_header(self) -> bytes:
         self.set_close_on_finish()
         head: bytes = super().build_response_header()
         return head
+
+    @override
+    def finish(self) -> None:
+        if self._follow is None:
+            super().finish()
+            return
+        self.close_on_finish = False
+        self.channel.keep()
+        self._follow(Kept(self.channel, is_chunked=self.chunked_response))
 
 
 class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
@@ -49,19 +102,27 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
 
     def __init__(self, clock: Clock, server: Any, *args: Any, **more: Any) -> None:  # noqa: ANN401
         self._clock = clock
-        self._until = clock.monotonic() + _LONGEST
+        self.until = clock.monotonic() + _LONGEST
         channels = server.active_channels
         if len(channels) >= _MOST_CONNECTIONS:
-            idle = (each for each in channels.values() if not each.requests)
+            idle = (e for e in channels.values() if not e.requests and e.until != inf)
             (next(idle, None) or [*channels.values()][-1]).handle_close()
         super().__init__(server, *args, **more)
+
+    def keep(self) -> None:
+        """Let the answer go on, and read no further request."""
+        self.until = inf
+
+    @override
+    def received(self, data: bytes) -> bool:
+        return self.until != inf and bool(super().received(data))
 
     # Waitress asks both before it waits, once a second or more often. A closed channel that says
     # yes would end its loop.
 
     @override
     def readable(self) -> bool:
-        if self._clock.monotonic() >= self._until:
+        if self._clock.monotonic() >= self.until:
             self.handle_close()
         return self.connected and bool(super().readable())
 

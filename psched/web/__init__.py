@@ -35,6 +35,9 @@ def app(
 ) -> Site:
     """The pages as a WSGI application, to be mounted into another one.
 
+    Its attribute ``asgi`` is the same for ASGI. There, open pages are told of changes, as by
+    ``psched web``; under WSGI, they are read again every few seconds.
+
     Nobody gets in without a login: by a token, by a link of ``psched web --login``, or by
     ``access``, which decides in place of all other rules. Several threads may call the application,
     and it calls ``access`` in them; one request after the other reads the store.

@@ -21,6 +21,8 @@ from psched.web.fates import kind_of
 from psched.web.users import READ, Right
 
 REFRESH = 5  # seconds after which a browser reads a page of what happens now again
+LOOK = 2  # seconds between two looks for what has changed, and for what a run has printed
+POLL = 10  # seconds after which a browser that is told of no changes reads any other page again
 DEADLINE = 5.0  # seconds in which the store must answer
 PATIENCE = 2.0  # seconds in which the masters of this host must answer, while other requests wait
 _ROWS = 100  # the rows of a table, unless the reader asks for more
@@ -78,7 +80,7 @@ class Asked(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A page, which a browser reads again after so many seconds; 0 means never.
+    """A page, which a browser reads again after so many seconds; 0 means if something changes.
 
     ``document`` makes what the page shows as JSON. ``is_away`` is whether the store has not
     answered.

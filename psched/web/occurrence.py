@@ -15,11 +15,11 @@ from psched.client.verbs.extra_runs import CAN_HAVE_EXTRA_RUNS
 from psched.core.columns import LATEST_TIME
 from psched.core.history.records import Fate
 from psched.core.history.run import Run
-from psched.core.model import Row
+from psched.core.model import Occurrence, Row
 from psched.core.operations.extra_runs import schedule_key
 from psched.core.output import Output
 from psched.web.actions import act_link
-from psched.web.asked import PATIENCE, REFRESH, Asked, Page, schedule_link, table_of_runs
+from psched.web.asked import LOOK, PATIENCE, Asked, Page, schedule_link, table_of_runs
 from psched.web.fates import kind_of, late_of
 from psched.web.users import OPERATE, allows
 
@@ -83,6 +83,7 @@ def occurrence_page(asked: Asked) -> Page:
         "courses": [_course(asked, run, view.now) for run in runs if run.outcome is not None],
         "attempts": table_of_runs(runs, key, view),
         "live": live,
+        "progress": None if live is None else _progress(asked, Occurrence(key, answer.time or 0)),
         "printed": printed,
         "no_output": no_output,
     }
@@ -99,7 +100,7 @@ def occurrence_page(asked: Asked) -> Page:
         }
 
     goes_on = live is not None or no_output == _NOT_YET
-    return Page("occurrence", values, document, refresh=REFRESH if goes_on else 0)
+    return Page("occurrence", values, document, refresh=LOOK if goes_on else 0)
 
 
 def _actions(
@@ -151,6 +152,11 @@ def _live(asked: Asked, row: Row | None, time: int) -> Printed | None:
             about = about_output(output, None, is_running=True)
             return Printed(about, "", asked.lines(output.text))
     return Printed(f"running; psched logs -f {visible(row.key)} shows what it prints", "", None)
+
+
+def _progress(asked: Asked, occurrence: Occurrence) -> Mapping[str, Any] | None:
+    found = asked.reader.progress(occurrence)
+    return found and {**found, "text": visible(found["text"] or "")}
 
 
 def _printed(asked: Asked, runs: Iterable[Run], kept: Iterable[Output]) -> Iterator[Printed]:

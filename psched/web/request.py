@@ -1,10 +1,10 @@
 """A request to the web pages, and its answer."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 
 from psched.base.errors import InvalidError
@@ -102,13 +102,35 @@ class Request:
         return {name: value for name, _, value in reversed([*pairs])}
 
 
+KEEP_OPEN = "psched.keep_open"
+"""The function in a WSGI environment by which an answer goes on after its thread has ended. It
+takes a function, which is called with the `Kept` connection. Without it, open pages poll."""
+
+
+class Kept(Protocol):
+    """A connection on which the answer goes on."""
+
+    def is_open(self) -> bool:
+        """Whether the client is still there."""
+
+    def send(self, data: bytes) -> None:
+        """Send something soon, or raise an `OSError` if nobody reads it."""
+
+    def close(self) -> None:
+        """End the answer."""
+
+
 class Response(NamedTuple):
-    """The answer: its status, media type, body and further headers."""
+    """The answer: its status, media type, body and further headers.
+
+    ``follow`` is called with the connection if the answer goes on after its body; often None.
+    """
 
     status: HTTPStatus
     kind: str
     body: bytes
     headers: Sequence[tuple[str, str]] = ()
+    follow: Callable[[Kept], None] | None = None
 
 
 def _fields(text: str, what: str) -> Mapping[str, str]:

@@ -5,6 +5,7 @@ import logging
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from http import HTTPStatus
 from math import inf
 from pathlib import Path
@@ -35,18 +36,23 @@ from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.reports.redaction import Redaction
 from psched.web import actions
-from psched.web.asked import DEADLINE, REFRESH, Asked, Page
+from psched.web.asgi import AsgiApplication
+from psched.web.asked import DEADLINE, LOOK, POLL, REFRESH, Asked, Page
 from psched.web.gate import Gate, Visitor
+from psched.web.live import Live, digest_of
 from psched.web.pages import PAGES
-from psched.web.request import Request, Response
+from psched.web.request import KEEP_OPEN, Request, Response
 from psched.web.users import READ, RIGHTS, Right, allows
 
 _FILES = Path(__file__).parent / "templates"
+_STATIC = Path(__file__).parent / "static"
+_KINDS = {".css": "text/css", ".js": "text/javascript"}
+_KEPT_LONG = "Cache-Control", "public, max-age=31536000, immutable"
+"""Of a file whose address has its digest."""
 
 _LONGEST_WAIT = 5.0  # seconds in which a request waits for those before it
 
-_STYLE = "/style.css"
-_LOGIN, _LOGOUT, _ACT = "/login", "/logout", "/act"
+_LOGIN, _LOGOUT, _ACT, _LIVE = "/login", "/logout", "/act", "/live"
 _PATHS = {"/": "timeline"} | {f"/{name}": name for name in PAGES if name != "timeline"}
 _API_PREFIX = "/api/v1/"
 _API = {f"{_API_PREFIX}{name}.json": name for name in PAGES}
@@ -54,10 +60,10 @@ _API = {f"{_API_PREFIX}{name}.json": name for name in PAGES}
 _API_ACTIONS = {f"{_API_PREFIX}{name}": name for name in actions.ACTIONS}
 
 _POLICY = (
-    "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none';"
-    " frame-ancestors 'none'"
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self';"
+    " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""No script runs, and no other site shows a page in a frame."""
+"""No script runs but those of these pages, and no other site shows a page in a frame."""
 
 _HEADERS = (
     ("Content-Security-Policy", _POLICY),
@@ -108,6 +114,8 @@ class _Frame(NamedTuple):
 class Site:
     """A WSGI application that shows the schedules of one table, and changes them for its users.
 
+    Its attribute ``asgi`` is an ASGI application that does the same.
+
     One request after the other reads the store, because there is one connection to it; who would
     wait too long is told so. The connection is closed after each request: a page that nobody reads
     costs the database nothing.
@@ -133,7 +141,17 @@ class Site:
             lstrip_blocks=True,
         )
         self._templates = {name: environment.get_template(name) for name in files}
-        self._style = (_FILES / "style.css").read_bytes()
+        self._files = {
+            f"/{each.name}": (_KINDS[each.suffix], each.read_bytes())
+            for each in _STATIC.iterdir()
+            if each.suffix in _KINDS
+        }
+        self._versions = {
+            path[1:]: f"{path[1:]}?v={sha256(content).hexdigest()[:16]}"
+            for path, (_, content) in self._files.items()
+        }
+        self._live = Live(self._look, CLOCK)
+        self.asgi = AsgiApplication(self)
         self._store = table_of(settings)
 
     def __call__(
@@ -142,14 +160,23 @@ class Site:
         """Answer a request, as PEP 3333 defines it."""
         request = Request(environ)
         response = self._answer(request)
+        own = {name for name, _ in response.headers}
         headers = [
             ("Content-Type", f"{response.kind}; charset=utf-8"),
-            ("Content-Length", str(len(response.body))),
-            *_HEADERS,
+            *(each for each in _HEADERS if each[0] not in own),
             *response.headers,
         ]
+        if response.follow is not None:
+            environ[KEEP_OPEN](response.follow)
+            start_response("200 OK", headers)
+            return iter([response.body])  # a server must not count its bytes
+        headers.append(("Content-Length", str(len(response.body))))
         start_response(f"{response.status.value} {response.status.phrase}", headers)
         return [b"" if request.method == "HEAD" else response.body]
+
+    def close(self) -> None:
+        """End all connections that tell open pages of changes, at once."""
+        self._live.close()
 
     # --- who may do what --------------------------------------------------------------------
 
@@ -168,8 +195,10 @@ class Site:
                 HTTPStatus.FORBIDDEN,
                 "This host name is not allowed. Start psched web with --allowed-host NAME.",
             )
-        if path == _STYLE:
-            return Response(HTTPStatus.OK, "text/css", self._style)
+        if path in self._files:
+            is_named = f"{path[1:]}?{request.query_text}" == self._versions[path[1:]]
+            kept = [_KEPT_LONG] if is_named else []
+            return Response(HTTPStatus.OK, *self._files[path], kept)
         prefix = str(request.environ.get("SCRIPT_NAME", ""))
         if prefix and not request.environ.get("PATH_INFO"):  # links are relative to a folder
             return _redirect(prefix.rpartition("/")[2] + "/")
@@ -235,8 +264,11 @@ class Site:
     def _looked_at(self, request: Request, visitor: Visitor) -> Response:
         path, gate, cookies = request.path, self._gate, list[tuple[str, str]]()
         is_api = path.startswith(_API_PREFIX)
+        is_again = bool(request.header("HX-Request"))  # by a page that is open
+        if path == _LIVE:
+            return self._followed(request)
         flash: Sequence[str] = ()
-        if not is_api and (found := gate.flash(request)) is not None:
+        if not is_api and not is_again and (found := gate.flash(request)) is not None:
             flash = found[0]
             cookies.append(("Set-Cookie", found[1]))
         if (cookie := gate.visit_cookie(request, visitor)) is not None:
@@ -250,8 +282,35 @@ class Site:
             page = _refusal(HTTPStatus.NOT_FOUND, "There is no such page.")
         else:
             query = {name: value for name, value in request.query.items() if value}
-            page = self._made(PAGES[name], request, visitor, query)
+            what = name if is_again else ""
+            page = self._made(PAGES[name], request, visitor, query, what)
         return self._shown(request, page, frame, cookies)
+
+    def _followed(self, request: Request) -> Response:
+        """The events that tell an open page of changes."""
+        if KEEP_OPEN not in request.environ or request.method != "GET":
+            raise _Refused(HTTPStatus.NOT_FOUND, "This server tells pages of no changes.")
+        if not self._live.has_room():
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many pages are open.")
+        # nginx would keep the events until there are many.
+        return Response(
+            HTTPStatus.OK,
+            "text/event-stream",
+            b"retry: 1000\n\n",
+            [("X-Accel-Buffering", "no")],
+            lambda kept: self._live.follow(
+                kept,
+                lambda: self._gate.visitor(request) is not None,
+                request.header("Last-Event-ID"),
+            ),
+        )
+
+    def _look(self) -> str:
+        try:
+            with self._turn(bool):
+                return digest_of(self._schedules)
+        except _Refused as refused:
+            raise StoreBusyError(str(refused)) from None
 
     def _shown(
         self,
@@ -270,12 +329,17 @@ class Site:
             store=self._store if frame.visitor is not None else "",
             json=f"api/v1/{page.name}.json{'?' if query else ''}{query}",
             has_json=page.name in PAGES,
+            files=self._versions,
+            refresh=page.refresh,
+            throttle=max(LOOK, page.refresh // 6),
+            poll=page.refresh or POLL,
+            follows=KEEP_OPEN in request.environ,
             visitor=frame.visitor,
             csrf=frame.csrf,
             flash=frame.flash,
         )
-        if refresh := REFRESH if page.is_away and request.is_safe else page.refresh:
-            headers = [*headers, ("Refresh", str(refresh))]
+        if page.is_away and request.is_safe and page.name not in PAGES:
+            headers = [*headers, ("Refresh", str(REFRESH))]
         return Response(page.status, "text/html", text.encode(errors="replace"), headers)
 
     # --- acting -----------------------------------------------------------------------------
@@ -416,8 +480,12 @@ class Site:
         request: Request,
         visitor: Visitor,
         fields: Mapping[str, str],
+        shared: str = "",
     ) -> Page:
-        """The page that is asked for, or one that says why there is none."""
+        """The page that is asked for, or one that says why there is none.
+
+        ``shared`` is a name; if it is not empty, all open pages of this name share what is read.
+        """
         asked = Asked(
             self._schedules,
             self._settings,
@@ -429,12 +497,17 @@ class Site:
         )
         with self._turn(asked.is_gone):
             began = CLOCK.monotonic()
+            what = self._live.digest, shared, visitor.right, *sorted(fields.items())
+            if shared and (known := self._live.shared(what)) is not None:
+                return known
             try:
                 page = make(asked)
             except (PschedError, OSError) as error:
                 page = self._failure(error, fields.get("key", ""), CLOCK.monotonic() - began)
             if page.is_away:
                 self._away_at = CLOCK.monotonic()
+            elif shared:
+                self._live.share(what, page, began)
             return page
 
     @contextmanager

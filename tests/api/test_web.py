@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from hashlib import sha256
 
 import pytest
 
@@ -9,7 +10,7 @@ from psched.cli.history.live_output import LiveHere
 from psched.web import occurrence, pages, search
 from psched.web import site as site_module
 from support.run_records import not_run, run_record
-from support.web_pages import get, site_of
+from support.web_pages import ask, get, site_of
 
 ODD = "<b>a</b>&?key=x#/../%41 'é\""
 """A key with characters that mean something in HTML and in an address."""
@@ -37,7 +38,7 @@ def test_the_page_now_shows_what_is_late_next_and_paused_and_leads_to_it(schedul
     assert "no worker is known to be alive" in page.text
     # What needs a person comes first.
     assert [each["key"] for each in page.links("schedule")] == ["late", "paused", "next"]
-    assert page.headers["Refresh"] == "5"
+    assert page.refresh == "5"
 
 
 def test_the_pages_lead_from_a_schedule_to_its_runs_and_to_why_it_did_not_run(
@@ -75,18 +76,18 @@ def test_any_key_is_shown_as_it_is_and_its_links_lead_to_it(schedules, site, wri
     for page in "", "now", "schedules", "runs":
         shown = get(site, page)
         assert "<b>a" not in shown.body
-        assert "<script" not in shown.body
+        assert "<script" not in shown.main
     [link] = get(site, "schedules").links("schedule")
     assert link == {"key": ODD}
     shown = get(site, "schedule", **link)
     assert shown.status == 200
     assert ODD in shown.text
     assert "<script>x</script>" in shown.text
-    assert "<script" not in shown.body
+    assert "<script" not in shown.main
     [link] = get(site, "runs", key=ODD).links("occurrence")
     shown = get(site, "occurrence", **link)
     assert "<script>z" in shown.text
-    assert "<script" not in shown.body
+    assert "<script" not in shown.main
 
 
 def test_a_list_is_narrowed_and_says_that_there_is_more(schedules, site):
@@ -266,10 +267,36 @@ def test_nothing_but_reading_is_possible(schedules, site):
     assert int(head.headers["Content-Length"]) > 0
 
 
-def test_a_page_is_kept_by_nobody_and_runs_no_script(site):
+def test_a_file_is_kept_under_the_address_that_the_pages_give_it(site):
+    found = re.findall(r' (?:src|href)="([\w.-]+\.(?:js|css))\?(v=\w+)"', get(site).body)
+    assert [name for name, _ in found] == [
+        "style.css",
+        "htmx.min.js",
+        "hx-sse.min.js",
+        "live.js",
+        "keys.js",
+    ]
+    for name, version in found:
+        file = ask(site, name, "GET", query=version)
+        assert file.headers["Cache-Control"] == "public, max-age=31536000, immutable"
+        assert get(site, name, v="older").headers["Cache-Control"] == "no-store"
+        kind = "css" if name.endswith("css") else "javascript"
+        assert file.headers["Content-Type"] == f"text/{kind}; charset=utf-8"
+
+
+def test_what_others_have_written_is_what_they_have_published():
+    folder = site_module._STATIC
+    sums = re.findall(r"`(\S+)`.*`([0-9a-f]{64})`", (folder / "README.md").read_text())
+    assert {name for name, _ in sums} == {each.name for each in folder.glob("*.min.js")}
+    for name, published in sums:
+        assert sha256((folder / name).read_bytes()).hexdigest() == published
+
+
+def test_a_page_is_kept_by_nobody_and_runs_no_script_of_its_own(site):
     style = get(site, "style.css")
-    assert style.headers["Content-Type"] == "text/css; charset=utf-8"
     for page in get(site), get(site, "none"), style:
+        assert "script-src 'self'; " in page.headers["Content-Security-Policy"]
+        assert "<script>" not in page.body
         assert page.headers["Cache-Control"] == "no-store"
         assert page.headers["X-Content-Type-Options"] == "nosniff"
         assert page.headers["Content-Security-Policy"].startswith("default-src 'none'; ")

@@ -5,7 +5,6 @@ import re
 
 import django
 import pytest
-from a2wsgi import WSGIMiddleware
 from django.conf import settings as django_settings
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpResponse
@@ -78,7 +77,7 @@ def test_below_a_path_of_a_wsgi_application_its_users_look_and_act(site, schedul
 
 def test_below_a_path_of_an_asgi_application_its_users_look_and_act(pages, schedules):
     site = FastAPI()
-    site.mount("/psched", WSGIMiddleware(pages))
+    site.mount("/psched", pages.asgi)
     user = [(b"x-user", b"ann"), (b"host", b"localhost")]
     assert asked(site, "GET", "/psched/now", user[1:])[0] == 403
     status, headers, page = asked(site, "GET", "/psched/act", user, query=b"do=pause&key=k")

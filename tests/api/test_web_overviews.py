@@ -51,7 +51,7 @@ def test_the_page_of_hosts_shows_those_that_run_tasks(site, history):
     for text in ("db1", "2 of 8", "db eu", "9.9.9", "3.13.0", "2026b", "-1.5", "gone", ODD):
         assert text in page.text
     assert "No task is under way." in page.text
-    assert page.headers["Refresh"] == "5"
+    assert page.refresh == "5"
 
 
 def test_the_page_of_hosts_shows_what_runs_on_which(schedules, site, history):

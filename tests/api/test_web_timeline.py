@@ -639,8 +639,8 @@ def test_every_page_names_its_document(schedules, site, page):
 
 
 def test_the_timeline_is_read_again_after_a_part_of_its_span(site):
-    assert get(site, span="20m").headers["Refresh"] == "10"
-    assert get(site, span="12h").headers["Refresh"] == "60"
+    assert get(site, span="20m").refresh == "10"
+    assert get(site, span="12h").refresh == "60"
 
 
 def test_a_search_has_words_and_qualifiers():

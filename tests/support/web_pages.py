@@ -45,6 +45,17 @@ class Response(NamedTuple):
         return next((form for form in forms if "do" in form and form.get("stage") == stage), {})
 
     @property
+    def refresh(self):
+        """After how many seconds a browser without JavaScript reads the page again, as text."""
+        found = re.findall(r'<noscript><meta http-equiv="refresh" content="(\d+)">', self.body)
+        return found[0] if found else None
+
+    @property
+    def main(self):
+        """What differs from page to page, as HTML."""
+        return self.body.partition("<main")[2]
+
+    @property
     def area(self):
         """The text in a field of several lines."""
         [text] = re.findall(r"<textarea[^>]*>(.*?)</textarea>", self.body, re.DOTALL)

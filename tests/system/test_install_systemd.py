@@ -61,8 +61,9 @@ def test_the_wheel_contains_the_files_of_the_repository(wheel):
         for path in shipped:
             name = f"{data}/data/share/psched/{path.parent.name}/{path.name}"
             assert archive.read(name) == path.read_bytes()
-        for path in (FILES.parent / "psched/web/templates").iterdir():
-            assert archive.read(f"psched/web/templates/{path.name}") == path.read_bytes()
+        for folder in "psched/web/templates", "psched/web/static":
+            for path in (FILES.parent / folder).iterdir():
+                assert archive.read(f"{folder}/{path.name}") == path.read_bytes()
 
 
 def test_a_dry_run_shows_every_step_to_any_user_and_changes_nothing(host):

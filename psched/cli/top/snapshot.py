@@ -246,6 +246,11 @@ class Reader:
             return self._without_store(here, error)
         return self._last
 
+    def progress(self, occurrence: Occurrence) -> Mapping[str, Any] | None:
+        """The progress of a task that runs on this host; None if it reports none."""
+        task = self._read_here().tasks.get(str(occurrence))
+        return None if task is None else shown_progress(task, self._redaction)
+
     def _without_store(self, here: _Here, error: Exception) -> Snapshot:
         """What was last read from the store, and what the masters of this host say now."""
         text = self._redaction.text(str(error))
