@@ -170,7 +170,7 @@ def test_the_open_alerts_about_a_schedule_are_acknowledged(schedules, browser):
     assert "Acknowledge" in browser.get("schedule", key="k").text
     page = browser.get("act", do="acknowledge", key="k")
     assert "it is late" in page.text
-    assert "<script" not in page.body
+    assert "<script" not in page.main
     assert browser.send(page, note="known").status == 303
     assert [each.key for each in schedules.alerts()] == ["other"]
     [closed] = schedules.alerts("k", only_open=False)
@@ -454,12 +454,12 @@ def test_texts_of_strangers_are_texts_on_every_page_of_an_action(schedules, brow
     for name in "trigger", "pause", "skip", "backfill", "edit", "cancel":
         page = browser.get("act", do=name, key=NASTY)
         assert page.status == 200
-        assert "<script" not in page.body
+        assert "<script" not in page.main
     browser.act("pause", key=NASTY, note=NASTY)
     for page in ("schedule", {"key": NASTY}), ("now", {}), ("", {}), ("schedules", {}):
         shown = browser.get(page[0], **page[1])
         assert shown.status == 200
-        assert "<script" not in shown.body
+        assert "<script" not in shown.main
     assert "<script" not in browser.get("act", do=NASTY, key=NASTY, note=NASTY).body
     assert "<script" not in browser.get("act", do="pause", q=NASTY, until=NASTY).body
 
