@@ -1,61 +1,80 @@
-"""bin/demo, which may be interrupted."""
+"""The command demo, which bin/demo runs: a temporary service that leaves nothing behind."""
 
+import http.client
 import os
-import shutil
-import subprocess
+import re
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-from support.waiting import HANG_TIMEOUT
+import support
+from support.owned_process import OwnedProcess
+from support.processes import descendants, kill
+from support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.extended
 
-REPOSITORY = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(support.__file__).with_name("on_terminal.py")
 
 
-def demo(folder, *, fails_at=0):
-    """Run bin/demo in a folder of its own, with this interpreter and without a real master.
+@pytest.fixture
+def start(tmp_path, request):
+    """Starts the demonstration, which keeps its folder below that of the test."""
+    log, temporary = tmp_path / "log", tmp_path / "temporary"
+    temporary.mkdir()
+    log.touch()
+    env = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
 
-    Args:
-        folder: the same for several runs.
-        fails_at: the how-manieth call of psched fails; 0: none.
-    """
-    bin_ = folder / "bin"
-    for name in "bin/demo", "docs/demo":
-        (folder / name).parent.mkdir(exist_ok=True)
-        copy = shutil.copytree if (REPOSITORY / name).is_dir() else shutil.copy
-        if not (folder / name).exists():
-            copy(REPOSITORY / name, folder / name)
-    programs = {
-        "bin/venv": f"echo {folder}/venv",
-        "venv/bin/psched": f"""
-            echo call >>{folder}/calls
-            [ "$(wc -l <{folder}/calls)" != {fails_at} ] || exit 1
-            PYTHONPATH={REPOSITORY} exec {sys.executable} -m psched "$@"
-            """,
-        "venv/bin/psched-master": "echo the master is there",
-    }
-    (folder / "calls").write_text("")
-    (folder / "venv" / "bin").mkdir(parents=True, exist_ok=True)
-    for name, script in programs.items():
-        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-        (folder / name).chmod(0o755)
-    env = {"PATH": os.environ["PATH"], "HOME": str(folder)}
-    return subprocess.run(
-        [bin_ / "demo"], env=env, capture_output=True, text=True, timeout=HANG_TIMEOUT, check=False
-    )
+    def start(*before):
+        command = [*before, sys.executable, "-m", "psched", "demo"]
+        process = OwnedProcess(command, output=log, cwd=tmp_path, env=env, forked=False)
+        request.addfinalizer(process.close)
+        wait_until(lambda: "finished in" in log.read_text(), what="a run")
+        return process, log
+
+    return start
 
 
-def test_a_first_run_that_was_interrupted_is_begun_anew(tmp_path):
-    assert demo(tmp_path, fails_at=4).returncode == 1
+def asked(port, method, path, body=None, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    connection.request(method, path, body, headers)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer, text
 
-    done = demo(tmp_path)
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "6 schedules\n" in done.stdout
-    assert done.stdout.endswith("the master is there\n")
-    again = demo(tmp_path)
-    assert "6 schedules\n" in again.stdout
-    assert "first at" not in again.stdout
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_nothing_is_left(start, tmp_path, number):
+    process, log = start()
+    [folder] = (tmp_path / "temporary").glob("psched-demo-*")
+    assert (folder / "psched.db").exists()
+    started = descendants(process.pid)
+    assert len(started) > 3  # a master, its workers, and the pages
+    kill(process.pid, number)
+    wait_until(lambda: process.status is not None, what="its end")
+    assert process.status == 0
+    assert [*(tmp_path / "temporary").iterdir()] == []
+    assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
+    told = log.read_text()
+    assert "login?code=" not in told  # the secret is for a terminal
+    assert "Traceback (most recent call last)" not in told.partition("generation 1 serves")[0]
+
+
+def test_on_a_terminal_its_link_leads_to_a_timeline_with_a_past(start, tmp_path):
+    process, log = start(sys.executable, "-I", "-S", str(SCRIPT), str(tmp_path / "keys"))
+    [(port, code)] = re.findall(r":(\d+)/login\?code=([0-9a-f]+)", log.read_text())
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    origin = {"Origin": f"http://127.0.0.1:{port}"}
+    answer, _ = asked(int(port), "POST", "/login", f"code={code}", **form, **origin)
+    assert (answer.status, answer.headers["Location"]) == (303, "./")
+    cookie = answer.headers["Set-Cookie"].partition(";")[0]
+    _, page = asked(int(port), "GET", "/?span=7d", Cookie=cookie)
+    for shown in "failed", "skipped", "billing.invoices", "demo.hangs":
+        assert shown in page
+    (tmp_path / "keys").write_bytes(b"\x03")
+    wait_until(lambda: process.status is not None, what="its end")
+    assert [*(tmp_path / "temporary").iterdir()] == []
