@@ -84,7 +84,10 @@ _SUBCOMMANDS = {
         "web.command:web",
         "Show and change schedules in a browser, until Ctrl-C.",
     ),
-    "demo": ("web.demo.command:demo", "Try psched: fake work with a past, and its web pages."),
+    "demo": (
+        "web.demo.command:demo",
+        "Try psched: a temporary service with fake work, until Ctrl-C.",
+    ),
     "load": (
         "cli.operate.load:load_",
         "Show when the coming runs are most, and how to spread them.",
