@@ -54,7 +54,7 @@ class PartlyDoneError(UnknownOutcomeError):
 
 
 class Field(NamedTuple):
-    """A field of a form; ``kind`` is text, number, checkbox or area."""
+    """A field of a form, or of a program's; ``kind`` is text, number, checkbox or area."""
 
     name: str
     label: str
@@ -347,6 +347,8 @@ def _plan_of_acknowledge(asked: Asked) -> Plan:
     return Plan(lines, _Acknowledge(asked, found), [key], fixed={"shown": seen})
 
 
+_KEY = Field("key", "The key of the schedule")
+_DRY_RUN = Field("dry_run", "Only tell what it would do", kind="checkbox")
 _NOTE = Field("note", "Why", "for the audit trail")
 _ANY = frozenset({"*"})  # it does not depend on the state
 
@@ -446,6 +448,11 @@ ACTIONS: Mapping[str, Action] = {
     ),
 }
 """All actions by their names."""
+
+
+def fields_of(action: Action) -> Sequence[Field]:
+    """The fields with which programs ask for an action."""
+    return [_KEY, _DRY_RUN, *action.asked, *action.given]
 
 
 def act_link(name: str, /, **query: str) -> str:

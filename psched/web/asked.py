@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -27,6 +28,27 @@ DEADLINE = 5.0  # seconds in which the store must answer
 PATIENCE = 2.0  # seconds in which the masters of this host must answer, while other requests wait
 _ROWS = 100  # the rows of a table, unless the reader asks for more
 _MOST_ROWS = 5000  # the most rows of a table
+
+
+class Parameter(NamedTuple):
+    """A field of the query of a page: its name, what it is, and its JSON schema."""
+
+    name: str
+    about: str
+    schema: Mapping[str, Any] = MappingProxyType({"type": "string"})
+    is_needed: bool = False
+
+
+def choosing(name: str, about: str, choices: Iterable[str]) -> Parameter:
+    """A field that has one of some values."""
+    return Parameter(name, about, {"type": "string", "enum": [*choices]})
+
+
+KEY = Parameter("key", "The key of a schedule or task.", is_needed=True)
+LIMIT = Parameter(
+    "limit", "The most rows.", {"type": "integer", "minimum": 1, "maximum": _MOST_ROWS}
+)
+SEARCH = Parameter("q", "Keys, and qualifiers such as state:failing, type:exec and label:billing.")
 
 
 class Asked(NamedTuple):

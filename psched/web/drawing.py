@@ -16,6 +16,7 @@ from psched.web.fates import KINDS
 from psched.web.search import HINTS, word_of
 from psched.web.timeline import (
     GROUPINGS,
+    SORTS,
     SPANS,
     USUAL_SPAN,
     Lane,
@@ -99,7 +100,7 @@ def timeline_page(asked: Asked) -> Page:
         "kept": {name: asked.query.get(name, "") for name in ("span", "by", "sort")},
         "spans": choices("span", [*SPANS], span),
         "groupings": choices("by", GROUPINGS, timeline.by),
-        "sorts": choices("sort", ("key", "trouble"), asked.query.get("sort") or "key"),
+        "sorts": choices("sort", SORTS, asked.query.get("sort") or "key"),
         "about": _about(timeline),
         "remarks": [*map(asked.sentence, timeline.remarks)],
         "legend": [*_legend(timeline)],

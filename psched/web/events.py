@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from psched.base.errors import InvalidError, NotSupportedError, SchemaError
 from psched.base.texts import visible
@@ -28,6 +28,17 @@ from psched.web.asked import (
 from psched.web.fates import kind_of, told
 
 _READ = 20_000  # the most records of each kind that are read; it takes about a second
+
+
+class EventsDocument(TypedDict):
+    """What happened: runs, skips, alerts and changes, the earliest first."""
+
+    start: int
+    end: int
+    events: Sequence[Mapping[str, Any]]
+    number: int
+    more: bool
+    cut: Sequence[str]
 
 
 class _Event(NamedTuple):
@@ -101,7 +112,7 @@ def events_page(asked: Asked) -> Page:
         "table": table,
     }
 
-    def document() -> Mapping[str, Any]:
+    def document() -> EventsDocument:
         events = [{"time": each.time, "what": each.what, each.what: each.made()} for each in shown]
         return {
             "start": start,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from psched.base.errors import NotSupportedError, SchemaError
 from psched.base.texts import visible
@@ -39,6 +39,19 @@ _SOON = 12 * 3600  # of what comes in so many seconds, the time of day tells whe
 _AMONG = 10_000  # among so many of the newest records, failures are searched
 _FAILED = {Fate.GAVE_UP, Fate.EXPIRED}
 _MATTERS = {WAITING, PAUSED, RUNNING, FAILED, EXPIRED}
+
+
+class NowDocument(TypedDict):
+    """What goes on, as by ``psched top --json``; and what fails, and open alerts."""
+
+    now: float | None
+    counts: Mapping[str, int]
+    problems: Sequence[str]
+    away: bool
+    slots: int
+    free: int
+    failing: Sequence[Mapping[str, Any]]
+    alerts: Sequence[Mapping[str, Any]]
 
 
 class Part(NamedTuple):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from psched.base.errors import NotFoundError, NotSupportedError
 from psched.base.texts import visible
@@ -27,6 +27,14 @@ _ATTEMPTS = 100  # the most records of an occurrence that are shown
 _NOT_YET = "No output yet."  # the output of an attempt is stored a moment after its record
 _OUTPUTS = 20  # the most attempts of an occurrence whose output is shown
 _SAME = "[the error above]"  # in place of a traceback in the output that is shown already
+
+
+class OccurrenceDocument(TypedDict):
+    """An occurrence, as by ``psched why --json``, its attempts, and what they printed."""
+
+    why: Mapping[str, Any]
+    runs: Sequence[Mapping[str, Any]]
+    outputs: Sequence[Mapping[str, Any]]
 
 
 class Printed(NamedTuple):
@@ -88,7 +96,7 @@ def occurrence_page(asked: Asked) -> Page:
         "no_output": no_output,
     }
 
-    def document() -> Mapping[str, Any]:
+    def document() -> OccurrenceDocument:
         ends = {run.record.owner: run for run in runs}
         return {
             "why": asked.redaction.value(answer.to_json()),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from psched.base.errors import NotFoundError
 from psched.base.texts import visible
@@ -32,10 +32,16 @@ from psched.cli.time_format import (
 )
 from psched.core.history.records import WHOLE
 from psched.core.history.run import Run
+from psched.reports.hosts import Host
 from psched.web.actions import links_for, links_for_many
 from psched.web.asked import (
+    KEY,
+    LIMIT,
+    SEARCH,
     Asked,
     Page,
+    Parameter,
+    choosing,
     link,
     more_link,
     run_link,
@@ -45,18 +51,43 @@ from psched.web.asked import (
     with_icons,
 )
 from psched.web.drawing import timeline_page
-from psched.web.events import events_page
+from psched.web.events import EventsDocument, events_page
 from psched.web.fates import KIND_OF_STATUS, kind_of, told
 from psched.web.hosts import hosts_page
-from psched.web.now import now_page
-from psched.web.occurrence import occurrence_page
-from psched.web.queue import queue_page
+from psched.web.now import NowDocument, now_page
+from psched.web.occurrence import OccurrenceDocument, occurrence_page
+from psched.web.queue import QueueDocument, queue_page
 from psched.web.search import HINTS, MOST_READ, QUALIFIERS, Found, parse_search
+from psched.web.timeline import GROUPINGS, SORTS, SPANS, TimelineDocument
 
 _STRIP = 30  # the last runs of a schedule that its strip shows
 _STRIPS = 100  # the most strips of a page: each is a request to the store
 _UPCOMING = 10  # the number of next runs of a schedule
 _CHART = 50  # the most runs whose durations are drawn
+
+
+class SchedulesDocument(TypedDict):
+    """The schedules and tasks that a search finds, as by ``psched list --json``."""
+
+    schedules: Sequence[Mapping[str, Any]]
+    more: bool
+    cut: bool
+
+
+class ScheduleDocument(TypedDict):
+    """A schedule, as by ``psched show --json``; and ``why``, as by ``psched why --json``."""
+
+    key: str
+    type: str
+    status: str
+    why: Mapping[str, Any]
+
+
+class RunsDocument(TypedDict):
+    """Runs, the newest first, as by ``psched history --json``."""
+
+    runs: Sequence[Mapping[str, Any]]
+    more: bool
 
 
 class Step(NamedTuple):
@@ -101,7 +132,7 @@ def _schedules(asked: Asked) -> Page:
         "strips": strips,
     }
 
-    def document() -> Mapping[str, Any]:
+    def document() -> SchedulesDocument:
         made = []
         for row, last in listed:
             shown = row_object(row, now, asked.redaction, last)
@@ -225,7 +256,7 @@ def _runs(asked: Asked) -> Page:
         "table": table_of_runs(runs, key, asked.view())._replace(more=more),
     }
 
-    def document() -> Mapping[str, Any]:
+    def document() -> RunsDocument:
         return {
             "runs": [run_object(run, asked.redaction, large=False) for run in runs],
             "more": has_more,
@@ -234,15 +265,52 @@ def _runs(asked: Asked) -> Page:
     return Page("runs", values, document)
 
 
-PAGES: Mapping[str, Callable[[Asked], Page]] = {
-    "timeline": timeline_page,
-    "now": now_page,
-    "schedules": _schedules,
-    "schedule": _schedule,
-    "queue": queue_page,
-    "runs": _runs,
-    "events": events_page,
-    "occurrence": occurrence_page,
-    "hosts": hosts_page,
+class Shown(NamedTuple):
+    """A page: what makes it, what its document is, and the fields of its query that it reads.
+
+    The first line of the docstring of ``document`` says what it is.
+    """
+
+    make: Callable[[Asked], Page]
+    document: Any
+    fields: Sequence[Parameter] = ()
+
+
+_TIME = "Such as 2026-11-22T02:30, yesterday 02:30, -1h, or Unix seconds."
+_KEY = KEY._replace(is_needed=False)
+
+PAGES: Mapping[str, Shown] = {
+    "timeline": Shown(
+        timeline_page,
+        TimelineDocument,
+        [
+            SEARCH,
+            choosing("span", "From the start to the end, with now in the middle.", SPANS),
+            choosing("by", "What the lanes are.", GROUPINGS),
+            choosing("sort", "The order of the lanes.", SORTS),
+        ],
+    ),
+    "now": Shown(now_page, NowDocument),
+    "schedules": Shown(_schedules, SchedulesDocument, [SEARCH, LIMIT]),
+    "schedule": Shown(_schedule, ScheduleDocument, [KEY]),
+    "queue": Shown(queue_page, QueueDocument, [SEARCH]),
+    "runs": Shown(
+        _runs,
+        RunsDocument,
+        [
+            _KEY,
+            Parameter("type", "The type of the schedules."),
+            Parameter("since", "The earliest end of the runs: an age such as 1h, or a time."),
+            choosing("failed", "Only what failed.", ["1"]),
+            LIMIT,
+        ],
+    ),
+    "events": Shown(
+        events_page,
+        EventsDocument,
+        [Parameter("from", _TIME), Parameter("to", _TIME), _KEY, LIMIT],
+    ),
+    "occurrence": Shown(occurrence_page, OccurrenceDocument, [KEY, Parameter("time", _TIME)]),
+    "hosts": Shown(hosts_page, Sequence[Host]),
 }
-"""What makes each page, by its name."""
+"""The pages by their names."""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypedDict
 
 from psched.cli.output import one_line
 from psched.cli.schedules.listing import SHOWN_STATES, found_as
@@ -13,6 +13,13 @@ from psched.web.search import HINTS, MOST_READ, QUALIFIERS, Found, parse_search,
 
 _TYPES = 200  # the most types that are listed, those with the most rows first
 _QUALIFIED = tuple(f"{name}:" for name in QUALIFIERS)
+
+
+class QueueDocument(TypedDict):
+    """How many schedules and tasks of each type have each status."""
+
+    types: Mapping[str, Mapping[str, int]]
+    cut: bool
 
 
 def queue_page(asked: Asked) -> Page:
@@ -62,7 +69,7 @@ def queue_page(asked: Asked) -> Page:
         "actions": links_for_many(asked, search.text, ["requeue", "cancel"]),
     }
 
-    def document() -> Mapping[str, Any]:
+    def document() -> QueueDocument:
         return {"types": {name: dict(counts[name]) for name in shown}, "cut": found.is_cut}
 
     return Page("queue", values, document)

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
+from functools import partial
 from http import HTTPStatus
 from math import inf
 from pathlib import Path
@@ -40,6 +41,7 @@ from psched.web.asgi import AsgiApplication
 from psched.web.asked import DEADLINE, LOOK, POLL, REFRESH, Asked, Page
 from psched.web.gate import Gate, Visitor
 from psched.web.live import Live, digest_of
+from psched.web.openapi import description
 from psched.web.pages import PAGES
 from psched.web.request import KEEP_OPEN, Request, Response
 from psched.web.users import READ, RIGHTS, Right, allows
@@ -58,6 +60,7 @@ _API_PREFIX = "/api/v1/"
 _API = {f"{_API_PREFIX}{name}.json": name for name in PAGES}
 """The names of the pages, by their paths as HTML and as JSON."""
 _API_ACTIONS = {f"{_API_PREFIX}{name}": name for name in actions.ACTIONS}
+_OPENAPI = f"{_API_PREFIX}openapi.json"
 
 _POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self';"
@@ -73,9 +76,6 @@ _HEADERS = (
     ("X-Content-Type-Options", "nosniff"),
     ("Cache-Control", "no-store"),
 )
-
-_OF_PROGRAMS = ("key", "dry_run")
-"""The fields of each action, beside those of its form."""
 
 _CONFLICTS = (AlreadyExistsError, AlreadyFinishedError, ChangedMeanwhileError)
 """The errors about a schedule that is not as the visitor has seen it."""
@@ -278,12 +278,14 @@ class Site:
             page = self._made(self._plan_page(request.query), request, visitor, request.query)
         elif path in _API_ACTIONS:
             raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "Use POST.", ("Allow", "POST"))
+        elif path == _OPENAPI:
+            page = Page("openapi", {}, partial(description, _API, _API_ACTIONS))
         elif (name := _PATHS.get(path) or _API.get(path)) is None:
             page = _refusal(HTTPStatus.NOT_FOUND, "There is no such page.")
         else:
             query = {name: value for name, value in request.query.items() if value}
             what = name if is_again else ""
-            page = self._made(PAGES[name], request, visitor, query, what)
+            page = self._made(PAGES[name].make, request, visitor, query, what)
         return self._shown(request, page, frame, cookies)
 
     def _followed(self, request: Request) -> Response:
@@ -398,7 +400,7 @@ class Site:
 
         def done(asked: Asked) -> Page:
             asked.key()
-            known = (*_OF_PROGRAMS, *(each.name for each in (*action.asked, *action.given)))
+            known = [each.name for each in actions.fields_of(action)]
             if unknown := [each for each in fields if each not in known]:
                 problem = f"is no field of {name}; there are {', '.join(known)}"
                 raise InvalidError(visible(unknown[0])[:100], problem)

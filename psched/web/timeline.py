@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from heapq import nsmallest
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from psched.base.errors import InvalidError, NotSupportedError, SchemaError
 from psched.base.texts import counted
@@ -47,6 +47,8 @@ SPANS: Mapping[str, int] = {
 USUAL_SPAN = "12h"
 
 GROUPINGS = ("schedule", "label", "type")  # what the lanes can be
+
+SORTS = ("key", "trouble")  # in which order
 
 MOST_LANES = 500  # more schedules are grouped
 
@@ -163,7 +165,7 @@ def read_timeline(asked: Asked) -> Timeline:
     """Read what the query asks for: ``span``, ``q``, ``by`` and ``sort``."""
     span = SPANS[asked.choice("span", SPANS, USUAL_SPAN)]
     search, by = parse_search(asked.query.get("q", "")), asked.choice("by", GROUPINGS, "")
-    sort = asked.choice("sort", ("key", "trouble"), "key")
+    sort = asked.choice("sort", SORTS, SORTS[0])
     now = asked.schedules.now()
     return _Reading(asked, search, now, span).read(by, sort)
 
@@ -516,6 +518,38 @@ class _Reading:
 
     def _clock(self, time: float) -> str:
         return short_time(int(time), self._now, seconds=True)
+
+
+class LaneDocument(TypedDict):
+    """A lane."""
+
+    by: str
+    name: str
+    schedules: int
+    status: str
+    trigger: str | None
+    usual: float | None
+    marks: Sequence[Mark]
+    next: Sequence[int]
+    planned: Sequence[Planned]
+    pauses: Sequence[Mark]
+    clock_changes: Sequence[Mark]
+
+
+class TimelineDocument(TypedDict):
+    """The timeline: what ran, what did not and why, and what is planned."""
+
+    now: float
+    start: int
+    end: int
+    search: str
+    by: str
+    schedules: int
+    counts: Mapping[str, int]
+    slots: int | None
+    busy: Sequence[Busy]
+    remarks: Sequence[str]
+    lanes: Sequence[LaneDocument]
 
 
 def document(timeline: Timeline, shown: Callable[[str], str]) -> dict[str, Any]:
