@@ -21,6 +21,7 @@ from psched.cli.operate.chosen import closing, lines_of, result_of
 from psched.cli.operate.commands import describe_backfill
 from psched.cli.time_format import format_time, parse_time, reader_zone
 from psched.client.access import ChangedMeanwhileError, Condition
+from psched.client.selected import SelectedSchedules
 from psched.client.verbs import Verb
 from psched.client.verbs.ending import Cancel, Requeue, Stop
 from psched.client.verbs.extra_runs import CAN_HAVE_EXTRA_RUNS, RunMissed, Trigger
@@ -176,7 +177,13 @@ def _chosen(asked: Asked, verb: Verb[Any]) -> Sequence[str]:
     there = [key for key in keys if key in known]
     if not there:
         return []
-    return asked.schedules.select(*there).change(verb, dry_run=True).changed
+    return _select(asked, there, verb).change(verb, dry_run=True).changed
+
+
+def _select(asked: Asked, keys: Sequence[str], verb: Verb[Any]) -> SelectedSchedules:
+    """Those of the keys in every state that the verb takes, if they or their states were chosen."""
+    is_chosen = asked.query.get("keys") or parse_search(asked.query.get("q", "")).states
+    return asked.schedules.select(*keys, status=verb.states if is_chosen else None)
 
 
 def _digest(keys: Sequence[str]) -> str:
@@ -525,9 +532,8 @@ def do(name: str, asked: Asked) -> Done:
         begun.append(key)
 
     try:
-        result = asked.schedules.select(*plan.keys).change(
-            plan.verb, report=report, confirm=confirm
-        )
+        selected = _select(asked, plan.keys, plan.verb)
+        result = selected.change(plan.verb, report=report, confirm=confirm)
     except StoreError as error:
         if not begun:
             raise

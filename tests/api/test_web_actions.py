@@ -60,6 +60,16 @@ def test_each_action_is_done_audited_and_undone(schedules, browser):
         assert 'class="done"' not in browser.get("schedule", key="k").body  # told once
 
 
+@pytest.mark.parametrize("query", [None, {"q": "state:cancelled"}])
+def test_what_was_cancelled_together_is_requeued_together(schedules, browser, query):
+    schedules.add("k2", "t", cron="0 3 * * *", timezone="UTC")
+    browser.act("cancel", q="k")
+    [undo] = [each for each in browser.get("schedules").links("act") if "keys" in each]
+    assert undo.pop("do") == "requeue"
+    assert browser.act("requeue", **(query or undo)).status == 303
+    assert {status(schedules, key) for key in ("k", "k2")} == {"waiting"}
+
+
 def test_a_pause_has_an_end_a_note_and_the_name_of_who_made_it(schedules, browser):
     browser.act("pause", key="k", until="+2h", note="the disk is full")
     page = browser.get("schedule", key="k")
