@@ -244,6 +244,24 @@ def start_postgresql(servers):
         yield start
 
 
+@pytest.fixture(scope="module")
+def browser():
+    """A browser for the tests of one file: while it is open, this process is asyncio's."""
+    from support.browsing import chromium  # noqa: PLC0415  # few tests need Playwright
+
+    with _or_skip(), chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="session")
+def axe():
+    """The script axe-core."""
+    from support.browsing import read_axe  # noqa: PLC0415  # the same
+
+    with _or_skip():
+        return read_axe()
+
+
 @pytest.fixture
 def open_database(request, tmp_path):
     """A function that makes a fresh database of a kind; a context manager.
