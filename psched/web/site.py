@@ -5,8 +5,8 @@ import logging
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from functools import partial
+from hashlib import sha256
 from http import HTTPStatus
 from math import inf
 from pathlib import Path
