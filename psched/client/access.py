@@ -103,7 +103,7 @@ class Access:
 
     def spread(self, rows: Iterable[Row]) -> None:
         """Give the hosts that are known their rows of the templates among rows just written."""
-        templates = [row for row in rows if row.each_host]
+        templates = [row.key for row in rows if row.each_host]
         if templates:
             from psched.client.each_host import spread  # noqa: PLC0415  # rarely needed
 

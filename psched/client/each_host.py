@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
+from itertools import product
 from math import floor
 
 from psched.base.errors import (
@@ -24,16 +25,24 @@ from psched.base.quantities import format_duration
 from psched.client.access import Access, Recorded, insert, read_each, replace, was_replaced
 from psched.client.verbs import records_of
 from psched.client.verbs.ending import delete
-from psched.core.declare import as_template_says, row_of_host
+from psched.core.columns import LATEST_TIME
+from psched.core.declare import as_template_says, resting_if_template, row_of_host
 from psched.core.definition import parse_row
-from psched.core.history.records import Fate, Skipped, WorkerRecord
-from psched.core.hosts import ROWS_OF_HOSTS, TEMPLATES, has_name, own_lane
-from psched.core.model import BEING_DELETED, DELETING, Row
+from psched.core.history.records import GONE_AFTER, Fate, Skipped, WorkerRecord
+from psched.core.hosts import ROWS_OF_HOSTS, TEMPLATES, has_name, own_lane, template_of
+from psched.core.model import BEING_DELETED, DELETING, ENDED, MIGRATING, Row
+from psched.core.operations.extra_runs import schedule_key
 from psched.core.operations.pausing import span_of
 from psched.core.selection import Selection
 from psched.triggers.trigger import first
 
 _log = logging.getLogger("psched.hosts")
+
+_BATCH = 100
+"""The most rows of hosts that are looked at in one step."""
+
+_SOON = 120
+"""Within so many seconds, a host has seen a new template, although the client has died."""
 
 _AFTER_NAME = "!"
 """No lane of another host lies between the lane of a host and that lane with this text: it comes
@@ -64,8 +73,8 @@ def named_hosts(workers: Iterable[WorkerRecord]) -> Mapping[str, Named]:
     return found
 
 
-def spread(access: Access, templates: Sequence[Row]) -> None:
-    """Give the known hosts their rows of templates that were just written.
+def spread(access: Access, templates: Sequence[str]) -> None:
+    """Give the known hosts their rows of templates, named by key, that were just written.
 
     What fails is left to the hosts, which look for themselves.
     """
@@ -76,9 +85,7 @@ def spread(access: Access, templates: Sequence[Row]) -> None:
         now = access.send(access.store.now)
         since = floor(now) - gone_after if gone_after else 0
         hosts = named_hosts(access.send(partial(history.workers, since)))
-        # They are read, because a store may keep another form of what was written.
-        found = access.send(partial(access.store.look, [each.key for each in templates]))
-        for _ in keep_rows(access, [*found.values()], [*hosts.values()]):
+        for _ in keep_rows(access, templates, [*hosts.values()], now):
             continue
     except PschedError as error:
         _log.warning("the hosts get their rows within a minute, not now: %s", error)
@@ -93,97 +100,146 @@ def remove_rows(access: Access, template: str) -> None:
                 delete(access, row.key)
 
 
-def keep_own_rows(access: Access, *, retires: bool) -> Iterator[None]:
+def keep_own_rows(access: Access, *, since: float, retires: bool) -> Iterator[None]:
     """Make the rows of this host as the templates say, in steps of about one request.
 
     Args:
         access: how the store is read and changed.
-        retires: whether also to remove the rows of hosts that are gone.
+        since: since when this host is known at least.
+        retires: whether also to remove the rows of hosts that are gone, if it is this host's turn.
     """
-    store, settings, history = access.store, access.settings, access.store.history
-    templates = [*read_each(access.send, lambda: store.rows(Selection(lanes=TEMPLATES)))]
+    store, names = access.store, access.settings.host_names
+    templates = list[str]()
+    for row in read_each(access.send, lambda: store.rows(Selection(lanes=TEMPLATES))):
+        templates.append(row.key)
+        if row.next_run_time != LATEST_TIME:  # plain SQL has added it
+            access.send(partial(store.replace, row, resting_if_template(row)))
     yield
     now = access.send(store.now)
-    workers = () if history is None else access.send(history.workers)
-    yield
-    names = settings.host_names
-    this = named_hosts(workers).get(names[0], Named(names, floor(now)))
-    yield from keep_rows(access, templates, [Named(names, this.since)])
-    lane, known = own_lane(names[0]), {each.key for each in templates}
+    yield from keep_rows(access, templates, [Named(names, floor(since))], now)
+    lane, known = own_lane(names[0]), {None, *templates}
     mine = Selection(lanes=(lane, f"{lane}{_AFTER_NAME}"))
     for row in [*read_each(access.send, lambda: store.rows(mine))]:
-        if row.template not in known and row.status not in BEING_DELETED:
-            with suppress(NotFoundError):
-                delete(access, row.key)
-            yield
-    if retires and settings.host_gone_after and workers:
-        yield from _retire_gone(access, workers, now)
-
-
-def keep_rows(access: Access, templates: Sequence[Row], hosts: Sequence[Named]) -> Iterator[None]:
-    """Add, change or delete the rows of hosts, so that they are as the templates say."""
-    for template in templates:
-        by_key = {f"{template.key}{own_lane(host.name)}": host for host in hosts}
-        found = access.send(partial(access.store.look, [*by_key]))
+        if row.template not in known and _is_to_keep(row):
+            yield from _remove_orphan(access, row)
+    if retires and access.settings.host_gone_after and store.history is not None:
         yield
-        try:
-            insert(access, [*_missing(access, template, by_key, found)])
-            for row in found.values():
-                if row.template != template.key:
-                    _log.error("%s has no row of %s: the key is taken", row.key, template.key)
-                elif row.status in BEING_DELETED:
-                    continue
-                elif not has_name(by_key[row.key].names, template.lane or ""):
-                    delete(access, row.key)
-                else:
-                    _follow(access, row, template)
-                yield
-        except InvalidError as error:
-            _log.error("%s cannot run on its hosts: %s", template.key, error)
-        except ScheduleError as error:
-            # Somebody else has made or deleted a row meanwhile; the next look goes on.
-            _log.info("%s: %s", template.key, error)
+        yield from _retire_gone(access, access.send(store.history.workers), now)
 
 
-def _missing(
+def _remove_orphan(access: Access, row: Row) -> Iterator[None]:
+    """Delete a row whose template was not found, unless that was added meanwhile."""
+    template = access.send(partial(access.store.look, [row.template or ""])).get(row.template or "")
+    yield
+    if template is None or not template.each_host:
+        with suppress(NotFoundError):
+            delete(access, row.key)
+        yield
+
+
+def keep_rows(
+    access: Access, templates: Sequence[str], hosts: Sequence[Named], now: float
+) -> Iterator[None]:
+    """Add, change or delete the rows of hosts, so that they are as the templates say."""
+    pairs = [*product(templates, hosts)]
+    for place in range(0, len(pairs), _BATCH):
+        some = pairs[place : place + _BATCH]
+        keys = dict.fromkeys(key for key, _ in some)
+        rows = (f"{key}{own_lane(host.name)}" for key, host in some)
+        # A template is read with its rows, because it may have been changed meanwhile.
+        found = access.send(partial(access.store.look, [*keys, *rows]))
+        yield
+        for key in keys:
+            template = found.get(key)
+            if template is not None and template.each_host:
+                here = [host for each, host in some if each == key]
+                yield from _keep_rows_of(access, template, here, found, now)
+
+
+def _keep_rows_of(
     access: Access,
     template: Row,
-    by_key: Mapping[str, Named],
+    hosts: Sequence[Named],
     found: Mapping[str, Row],
-) -> Iterator[Row]:
-    """The rows that hosts do not have yet.
+    now: float,
+) -> Iterator[None]:
+    by_key = {f"{template.key}{own_lane(host.name)}": host for host in hosts}
+    wanted = {key for key, host in by_key.items() if has_name(host.names, template.lane or "")}
+    try:
+        if missing := [by_key[key] for key in by_key if key in wanted and key not in found]:
+            insert(access, [_new_row(access, template, host, now) for host in missing])
+            yield
+        for key in by_key:
+            row = found.get(key)
+            if row is None or not _is_to_keep(row):
+                continue
+            if row.template != template.key:
+                _log.error("%s has no row of %s: the key is taken", key, template.key)
+            elif key not in wanted:
+                delete(access, key)
+                yield
+            elif _as_template_says(access, row, template) is not None:
+                change = partial(_as_template_says, access, template=template)
+                replace(access, "modify", key, change, was_replaced)
+                yield
+    except InvalidError as error:
+        _log.error("%s cannot run on its hosts: %s", template.key, error)
+    except ScheduleError as error:
+        # Somebody else has made or deleted a row meanwhile; the next look goes on.
+        _log.info("%s: %s", template.key, error)
 
-    A host that was known when the template was made has missed what has fallen due since.
+
+def _is_to_keep(row: Row) -> bool:
+    """Whether nobody is removing a row already, or moving it here."""
+    return row.status not in {*BEING_DELETED, MIGRATING}
+
+
+def _new_row(access: Access, template: Row, host: Named, now: float) -> Row:
+    """The row that a host does not have yet.
+
+    A host that was known when the template was made has missed what has fallen due since. Later,
+    its row was deleted, or the host was not wanted until now, so it begins now.
     """
     made, begin = template.created_at or 0, template.next_time
-    for key, host in by_key.items():
-        if key not in found and has_name(host.names, template.lane or ""):
-            start = None if host.since >= made else begin
-            yield row_of_host(template, host.name, access.settings, start, access.store.now)
+    is_late = host.since < made and now - made < _SOON
+    start = begin if is_late or (begin is not None and begin > now) else None
+    return row_of_host(template, host.name, access.settings, start, access.store.now)
 
 
-def _follow(access: Access, row: Row, template: Row) -> None:
-    def change(seen: Row) -> Row | None:
-        return as_template_says(seen, template, access.settings, access.store.now)
-
-    if change(row) is not None:
-        replace(access, "modify", row.key, change, was_replaced)
+def _as_template_says(access: Access, row: Row, template: Row) -> Row | None:
+    if not _is_to_keep(row):
+        return None
+    return as_template_says(row, template, access.settings, access.store.now)
 
 
 # --- hosts that are gone --------------------------------------------------------------------
 
 
 def _retire_gone(access: Access, workers: Sequence[WorkerRecord], now: float) -> Iterator[None]:
-    """Remove the rows of hosts of which nothing was heard for long."""
-    gone_after = access.settings.host_gone_after
-    here = {own_lane(each.host.lower()) for each in workers if each.seen >= now - gone_after}
+    """Remove the rows of hosts of which nothing was heard for long.
+
+    The first of the hosts that are alive does it for all.
+    """
+    gone_after, names = access.settings.host_gone_after, access.settings.host_names
+    alive = named_hosts(w for w in workers if w.ended is None and w.seen >= now - GONE_AFTER)
+    if names[0] != min(alive, default=None):
+        return
+    here = {*map(own_lane, named_hosts(w for w in workers if w.seen >= now - gone_after))}
+    reason = f"its host was not seen for {format_duration(gone_after)}"
     rows = Selection(lanes=ROWS_OF_HOSTS)
-    for row in read_each(access.send, lambda: access.store.rows(rows)):
-        if row.lane not in here and row.template is not None and row.status not in BEING_DELETED:
-            _log.warning("%s: its host was not seen for %s", row.key, format_duration(gone_after))
+    for place, row in enumerate(read_each(access.send, lambda: access.store.rows(rows))):
+        if row.lane not in here and _is_of_host(row) and _is_to_keep(row):
+            _log.warning("%s: %s", row.key, reason)
             with suppress(ScheduleError):
-                _retire(access, row.key, f"its host was not seen for {format_duration(gone_after)}")
-        yield
+                _retire(access, row.key, reason)
+            yield
+        elif place % _BATCH == 0:
+            yield
+
+
+def _is_of_host(row: Row) -> bool:
+    """Whether this is the row of a host for a template, or an extra run of such a row."""
+    return template_of(schedule_key(row.key), row.lane) is not None
 
 
 def _retire(access: Access, key: str, reason: str) -> None:
@@ -206,6 +262,8 @@ def _retire(access: Access, key: str, reason: str) -> None:
 
 def _ended(access: Access, seen: Row, now: int, reason: str) -> tuple[Row, Sequence[Skipped]]:
     row = changed(seen, lane=None, status=DELETING, next_run_time=now)
+    if seen.status in ENDED:
+        return row, ()
     try:
         definition = parse_row(seen, access.settings)
     except InvalidError:

@@ -49,7 +49,17 @@ from psched.core.columns import (
 )
 from psched.core.definition import Definition, parse_row
 from psched.core.hosts import LONGEST_LANE, lane_of, own_lane
-from psched.core.model import ENDED, ENDING, NO_PAUSE, PAUSED, STOPPING, WAITING, Row
+from psched.core.model import (
+    CANCELLED,
+    ENDED,
+    ENDING,
+    MARKS,
+    NO_PAUSE,
+    PAUSED,
+    STOPPING,
+    WAITING,
+    Row,
+)
 from psched.core.operations.extra_runs import refuse_extra_key
 from psched.triggers import trigger as triggers
 
@@ -171,7 +181,7 @@ def _started(
     row: Row, definition: Definition, fields: Mapping[str, Any], now: Callable[[], float]
 ) -> Row:
     next_time, run_at = _first_times(definition, fields, now)
-    return _resting_if_template(
+    return resting_if_template(
         changed(
             row,
             next_time=next_time,
@@ -181,7 +191,7 @@ def _started(
     )
 
 
-def _resting_if_template(row: Row) -> Row:
+def resting_if_template(row: Row) -> Row:
     """The row; if it is a template, with a time that never comes, as no host looks for it."""
     return changed(row, next_run_time=LATEST_TIME) if row.each_host else row
 
@@ -198,11 +208,16 @@ def row_of_host(
 def as_template_says(
     seen: Row, template: Row, settings: Config, now: Callable[[], float]
 ) -> Row | None:
-    """The row of a host with what has changed in its template; None if nothing has."""
+    """The row of a host with what has changed in its template; None if nothing has.
+
+    A row that was cancelled stays so, because its host shall not run the schedule.
+    """
     columns = {name: getattr(template, name) for name in _COPIED}
     new = changed(seen, **columns)
     if new == seen:
         return None
+    if MARKS.get(seen.status) == CANCELLED:
+        return new
     before, after = parse_options(seen.options), parse_options(new.options)
     names = {name for name, value in columns.items() if value != getattr(seen, name)}
     names |= {name for name in {*before, *after} if before.get(name) != after.get(name)}
@@ -394,7 +409,7 @@ def _retimed(
         retain_until=None,
     )
     if not stays_paused:
-        return changed(_resting_if_template(new), **NO_PAUSE)
+        return changed(resting_if_template(new), **NO_PAUSE)
     told = {name: getattr(seen, name) for name in _REASON}
     return changed(new, next_run_time=seen.next_run_time, status=PAUSED, **told)
 

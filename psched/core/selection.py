@@ -32,8 +32,7 @@ class Selection:
         due: whether the rows must be due: their status is ``waiting``, and their ``next_run_time``
             is not later than the present time of the store's clock.
         lanes: the lane is at least the first of these texts, and less than the second; see
-            `psched.core.hosts`. A store may leave out rows without a next run. None means every
-            row, with or without a lane.
+            `psched.core.hosts`. None means every row, with or without a lane.
         limit: the largest number of rows; None means no limit.
         by_key: whether the rows are sorted by key; see `sorted_by_key`.
     """

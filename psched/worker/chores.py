@@ -217,7 +217,7 @@ _LOOK_INTERVAL = 60.0
 is subtracted."""
 
 _RETIREMENTS = 3600.0
-"""Seconds in which one of the hosts, on average, looks for the rows of hosts that are gone."""
+"""Seconds after which a host, on average, looks for the rows of hosts that are gone."""
 
 
 class HostRows:
@@ -243,6 +243,7 @@ class HostRows:
         )
         self._clock = context.clock
         self._rng = context.rng
+        self._since = context.clock.wall()
         self._steps: Iterator[None] | None = None
         takes_part = settings.host_name and settings.store_kind.keeps_lanes
         self.due = 0.0 if takes_part and context.place.number == 0 else inf
@@ -256,7 +257,9 @@ class HostRows:
         """Send about one request; call this when it is ``due``."""
         pause = _LOOK_INTERVAL * self._rng.uniform(0.5, 1)
         retires = self._rng.uniform(0, _RETIREMENTS) < pause
-        steps = self._steps = self._steps or keep_own_rows(self._access, retires=retires)
+        steps = self._steps = self._steps or keep_own_rows(
+            self._access, since=self._since, retires=retires
+        )
         over = object()
         try:
             if next(steps, over) is not over:

@@ -1,12 +1,14 @@
 """What each host runs by itself: templates, and the rows that hosts get, follow and lose."""
 
 from contextlib import contextmanager
+from dataclasses import replace as changed
 
 import pytest
 
 import psched
 from psched.base.errors import InvalidError
 from psched.client.each_host import keep_own_rows
+from psched.core.columns import LATEST_TIME
 from psched.core.history.records import Fate
 from psched.core.hosts import own_lane
 from support.run_records import worker_record
@@ -38,11 +40,18 @@ def as_host(settings, name, *labels):
         yield opened
 
 
-def look(settings, name, *labels, retires=False):
-    """Let a host look for the rows that it should have."""
+def look(settings, name, *labels, since=1, retires=False):
+    """Let a host, known since some time, look for the rows that it should have."""
     with as_host(settings, name, *labels) as opened:
-        for _ in keep_own_rows(opened.access, retires=retires):
+        for _ in keep_own_rows(opened.access, since=since, retires=retires):
             pass
+
+
+def alter(schedules, key, **columns):
+    """Set columns of a row as they are after some time, or as plain SQL sets them."""
+    store = schedules.access.store
+    row = store.get(key)
+    assert store.replace(row, changed(row, **columns))
 
 
 def keys(schedules):
@@ -88,7 +97,7 @@ def test_a_host_runs_its_own_row_alone_and_nobody_a_template(schedules, settings
 def test_a_host_that_comes_later_gets_its_row_by_itself_from_then_on(schedules, settings, now):
     schedules.add("trim", "t", cron="* * * * *", next_time=int(now()) - 600, each_host=True)
     assert keys(schedules) == ["trim"]
-    look(settings, "web9")
+    look(settings, "web9", since=now() + 60)
     assert keys(schedules) == ["trim", "trim@web9"]
     assert schedules["trim@web9"].metadata().next_time >= int(now())
     look(settings, "web9")
@@ -103,6 +112,111 @@ def test_a_host_that_was_known_already_has_missed_what_fell_due_meanwhile(
     beat("web9")  # since long ago; the row was not made, for example because the client died
     look(settings, "web9")
     assert schedules["trim@web9"].metadata().next_time < start + 60
+
+
+def test_a_row_that_was_deleted_comes_back_and_runs_nothing_again(schedules, settings, beat, now):
+    beat("web1")
+    start = int(now()) - 6000
+    schedules.add("trim", "t", cron="* * * * *", next_time=start, each_host=True)
+    alter(schedules, "trim", created_at=start)
+    schedules["trim@web1"].delete()
+    look(settings, "web1")
+    assert schedules["trim@web1"].metadata().next_time >= int(now())
+
+
+@pytest.mark.parametrize("by", ["client", "host"])
+def test_a_host_that_is_wanted_later_makes_up_for_nothing(schedules, settings, beat, now, by):
+    beat("web1")
+    start = int(now()) - 6000
+    schedules.add("trim", "t", cron="* * * * *", next_time=start, each_host=True, hosts=["eu"])
+    alter(schedules, "trim", created_at=start)
+    if by == "client":
+        schedules["trim"].modify(hosts=["eu", "web*"])
+    else:
+        look(settings, "web1", "eu")
+    assert schedules["trim@web1"].metadata().next_time >= int(now())
+
+
+def test_a_template_that_begins_later_begins_so_on_a_host_that_comes_meanwhile(
+    schedules, settings, now
+):
+    start = (int(now()) // 60 + 600) * 60
+    schedules.add("trim", "t", cron="* * * * *", next_time=start, each_host=True)
+    look(settings, "web9", since=now() + 60)
+    assert schedules["trim@web9"].metadata().next_time == start
+
+
+def test_an_extra_run_of_a_row_stays_when_its_host_looks(schedules, settings, beat):
+    beat("web1")
+    schedules.add("trim", "t", every="1h", each_host=True)
+    extra = schedules["trim@web1"].trigger()
+    look(settings, "web1")
+    assert extra.key in keys(schedules)
+
+
+def test_a_row_that_was_cancelled_stays_so_whatever_its_template_says(schedules, beat):
+    beat("web1")
+    schedules.add("trim", "t", cron="0 3 * * *", each_host=True)
+    schedules["trim@web1"].cancel()
+    schedules["trim"].modify(cron="0 4 * * *")
+    row = schedules["trim@web1"].metadata().row
+    assert (row.status, row.next_run_time, row.cron) == ("cancelled", None, "0 4 * * *")
+    schedules["trim@web1"].requeue()
+    assert schedules["trim@web1"].metadata().status == "waiting"
+
+
+@pytest.mark.parametrize("status", ["deleting", "to_delete", "migrating"])
+def test_a_row_that_somebody_removes_or_moves_is_left_alone(schedules, settings, beat, status):
+    beat("web1")
+    schedules.add("trim", "t", cron="0 3 * * *", each_host=True)
+    alter(schedules, "trim@web1", status=status)
+    schedules["trim"].modify(cron="0 4 * * *")
+    look(settings, "web1")
+    assert schedules["trim@web1"].metadata().status == status
+
+
+def test_a_host_does_not_undo_a_change_that_came_while_it_looked(schedules, settings, beat):
+    beat("web1")
+    schedules.add("trim", "t", cron="0 3 * * *", each_host=True)
+    with as_host(settings, "web1") as opened:
+        steps = keep_own_rows(opened.access, since=1, retires=False)
+        next(steps)  # it has read which templates there are
+        schedules["trim"].modify(cron="0 4 * * *")
+        for _ in steps:
+            pass
+    assert schedules["trim@web1"].metadata().cron == "0 4 * * *"
+
+
+def test_a_host_keeps_the_row_of_a_template_that_was_added_while_it_looked(
+    schedules, settings, beat
+):
+    beat("web1")
+    with as_host(settings, "web1") as opened:
+        steps = keep_own_rows(opened.access, since=1, retires=False)
+        next(steps)  # it has read which templates there are
+        schedules.add("trim", "t", cron="0 3 * * *", each_host=True)
+        made = schedules["trim@web1"].metadata().row
+        for _ in steps:
+            pass
+    assert schedules["trim@web1"].metadata().row == made
+
+
+def test_a_look_at_many_templates_takes_few_requests(schedules, settings, beat):
+    beat("web1")
+    schedules.add_many(
+        {"key": f"trim{i}", "type": "t", "every": "1h", "each_host": True} for i in range(250)
+    )
+    with as_host(settings, "web1") as opened:
+        assert len([*keep_own_rows(opened.access, since=1, retires=False)]) < 10
+    assert len(keys(schedules)) == 500
+
+
+def test_a_template_of_plain_sql_rests_when_a_host_has_looked(schedules, settings, now):
+    schedules.add("trim", "t", cron="0 3 * * *", each_host=True)
+    alter(schedules, "trim", next_run_time=int(now()) - 100)
+    look(settings, "web1")
+    assert schedules["trim"].metadata().next_run_time == LATEST_TIME
+    assert "trim@web1" in keys(schedules)
 
 
 def test_the_rows_follow_their_template_and_keep_their_own_pauses_and_times(schedules, beat):
@@ -247,7 +361,7 @@ class Gone:
             store = opened.access.store
             record = worker_record(nonce="web9", host="web9", labels="web9", started=1)
             store.history.beat(record)
-            for _ in keep_own_rows(opened.access, retires=False):
+            for _ in keep_own_rows(opened.access, since=1, retires=False):
                 pass
             store.history.trim(before=2**53, limit=100)  # the record of web9 is gone; as with time
         schedules.access.store.history.beat(
@@ -267,3 +381,43 @@ def test_the_row_of_a_host_that_is_gone_goes_and_its_times_have_a_fate(schedules
     assert span.until >= now() - 60
     assert span.reason == "its host was not seen for 16.7 min"
     assert own_lane("web1") == schedules["trim@web1"].metadata().row.lane
+
+
+def test_the_first_host_that_is_alive_removes_the_rows_for_all(schedules, settings, beat, now):
+    Gone(schedules, settings, now)
+    beat("web2")
+    look(settings, "web2", retires=True)
+    assert schedules["trim@web9"].metadata().status == "waiting"
+    look(settings, "web1", retires=True)
+    assert schedules["trim@web9"].metadata().status == "deleting"
+
+
+def test_what_rests_and_the_extra_runs_of_a_host_that_is_gone_go_too(schedules, settings, now):
+    Gone(schedules, settings, now)
+    schedules.add("tidy", "t", every="1h", each_host=True)
+    look(settings, "web9")
+    extra = schedules["trim@web9"].trigger()
+    schedules["trim@web9"].pause()
+    schedules["tidy@web9"].cancel()
+    look(settings, "web1", retires=True)
+    for key in ("trim@web9", "tidy@web9", extra.key):
+        assert schedules[key].metadata().status == "deleting", key
+    assert not [*schedules.runs("tidy@web9", fate=Fate.SKIPPED)]
+
+
+def test_a_host_whose_name_is_configured_no_more_is_gone_in_time(schedules, settings, now, beat):
+    Gone(schedules, settings, now)
+    beat("web9", named=False)
+    look(settings, "web1", retires=True)
+    assert schedules["trim@web9"].metadata().status == "deleting"
+
+
+def test_a_paused_row_that_was_left_without_a_template_goes_when_its_host_looks(
+    schedules, settings, beat
+):
+    beat("web1")
+    schedules.add("trim", "t", every="1h", each_host=True)
+    schedules["trim@web1"].pause()
+    schedules.access.store.delete("trim")
+    look(settings, "web1")
+    assert keys(schedules) == []

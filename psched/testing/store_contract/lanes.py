@@ -50,6 +50,8 @@ class LanesContract(WithStore):
     def test_the_rows_of_some_lanes_are_selected(self, store: Store) -> None:
         _add(store, none=None, name="db1", some="*db*", template="&db*", every="&*", row="@db1")
         _add(store, longer="@db1-a", capital="@DB1")
+        rests = store.look(["row"])["row"]
+        assert store.replace(rests, changed(rests, status="cancelled", next_run_time=None))
 
         def selected(*lanes: str) -> list[str]:
             first, end = lanes

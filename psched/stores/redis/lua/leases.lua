@@ -104,14 +104,14 @@ while size == PAGE do
   local page = redis.call('ZRANGEBYLEX', LANES, '('..after, '('..before, 'LIMIT', 0, PAGE)
   size, after = #page, page[#page]
   for _, lane in ipairs(page) do
-    if redis.call('EXISTS', lane_key(lane)) == 1 then found[#found + 1] = lane end
+    if redis.call('ZCOUNT', lane_key(lane), '-inf', '(+inf') > 0 then found[#found + 1] = lane end
     if #found == most then return found end
   end
 end
 return found
 
 --- keys_of_lanes: no-writes,allow-oom
--- Returns the keys of rows that wait or are leased, and whose lanes lie between two texts. ARGV: the texts.
+-- Returns the keys of rows whose lanes lie between two texts. ARGV: the texts.
 local found = {}
 for _, lane in ipairs(redis.call('ZRANGEBYLEX', LANES, '['..ARGV[1], '('..ARGV[2])) do
   for _, key in ipairs(redis.call('ZRANGE', lane_key(lane), 0, -1)) do found[#found + 1] = key end

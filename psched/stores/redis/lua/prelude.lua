@@ -6,7 +6,8 @@
 --   {table}:due       a sorted set of keys by next_run_time: rows that wait or are leased
 --   {table}:lanes     a sorted set, all with score 0: the lanes that rows have or had, see
 --                     psched.core.hosts; data without it are complete
---   {table}:lane:LANE a sorted set of the keys in {table}:due whose rows have this lane, by next_run_time
+--   {table}:lane:LANE a sorted set of the keys of rows that have this lane, by next_run_time; that of
+--                     rows without one is +inf
 --   {table}:rest      a sorted set of keys, all with score 0: rows that have no next_run_time
 --   {table}:held      a sorted set, all with score 0: OWNER, a zero byte and KEY of each leased row
 --   {table}:holds     a sorted set of keys by held_until: schedules that are held for an extra run
@@ -200,8 +201,7 @@ local function set_lane(key, before, lane)
     return
   end
   redis.call('ZADD', LANES, 0, lane)
-  local due = redis.call('ZSCORE', DUE, key)
-  if due then redis.call('ZADD', lane_key(lane), due, key) end
+  redis.call('ZADD', lane_key(lane), redis.call('ZSCORE', DUE, key) or '+inf', key)
 end
 
 -- Sets the next_run_time of a row. If `time` is false, the row has no next run, so the key is moved
@@ -213,7 +213,7 @@ local function set_due(key, time)
     redis.call('ZREM', REST, key)
   else
     local lane = lane_of(key)
-    if lane then redis.call('ZREM', lane_key(lane), key) end
+    if lane then redis.call('ZADD', lane_key(lane), '+inf', key) end
     redis.call('ZREM', DUE, key)
     redis.call('ZADD', REST, 0, key)
   end
@@ -345,8 +345,8 @@ local function belongs(key, set, lane, score, writes)
   end
   local due = redis.call('ZSCORE', DUE, key)
   if due == score and lane and lane_key(lane) == set then return true end
-  if writes and due and lane and lane_key(lane) == set then
-    redis.call('ZADD', set, due, key)
+  if writes and lane and lane_key(lane) == set then
+    redis.call('ZADD', set, due or '+inf', key)
   elseif writes then
     redis.call('ZREM', set, key)
   end
