@@ -13,11 +13,11 @@ import pytest
 from sqlalchemy import TextClause, text
 
 from psched.base.clock import SystemClock
-from psched.core.hosts import MOST_LANES, PATTERNS
+from psched.core.hosts import MOST_LANES, PATTERNS, ROWS_OF_HOSTS, TEMPLATES
 from psched.core.model import TOLD, Row, Settlement
 from psched.core.operations.overview import MOST_COUNTED
 from psched.core.operations.pauses import PauseRule
-from psched.core.selection import EVERY_ROW, selection_of
+from psched.core.selection import EVERY_ROW, Selection, selection_of
 from psched.stores.sql import raw_execute
 from psched.stores.sql.claims import AT_ANY_TIME, EVERYWHERE, Range
 from psched.stores.sql.glances import SqlGlances
@@ -455,6 +455,25 @@ def test_what_a_judge_reads_costs_as_much_as_it_returns(crowd, what):
         assert cost.examined <= max(MOST, 4 * LEASED), (str(statement), cost.plan)
         assert not cost.scans or "FROM" not in str(statement), (str(statement), cost.plan)
         assert not cost.sorts, (str(statement), cost.plan)
+
+
+@pytest.mark.parametrize("lanes", [TEMPLATES, ROWS_OF_HOSTS, ("@db1", "@db1!")])
+def test_the_rows_of_some_lanes_cost_as_much_as_they_are(crowd, lanes):
+    sent = []
+
+    def read(statement, values):
+        sent.append((statement, dict(values)))
+        return crowd.store._query(statement, values)
+
+    found = [*SelectedListing(crowd.sql.selecting, Selection(lanes=lanes), read)]
+    assert found == [*crowd.store.rows(Selection(lanes=lanes))]
+    assert sent
+    for statement, values in sent:
+        cost = crowd.store._connector.run(
+            lambda c, s=statement, v=values: Cost(c, crowd.kind, s, v)
+        )
+        assert cost.examined <= MOST, (str(statement), cost.plan)
+        assert not cost.scans, (str(statement), cost.plan)
 
 
 def costs_of_listing(crowd, conditions, rows):
