@@ -114,6 +114,12 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         self.until = inf
 
     @override
+    def handle_write(self) -> None:
+        # Waitress takes no lock here if no request is being answered; but `Kept` writes meanwhile.
+        with self.outbuf_lock:
+            super().handle_write()
+
+    @override
     def received(self, data: bytes) -> bool:
         return self.until != inf and bool(super().received(data))
 

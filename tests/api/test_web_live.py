@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -172,6 +173,33 @@ class Page:
 
     def told(self):
         return re.findall(r"id: (\w+)", "".join(self.sent))
+
+
+def test_what_is_sent_while_the_server_writes_arrives_once_and_in_order(request):
+    def tell(kept):
+        def run():
+            for number in range(20_000):
+                kept.send(b"%d\n" % number)
+            kept.send(b"end\n")
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def application(environ, start_response):
+        environ["psched.keep_open"](tell)
+        start_response("200 OK", [("Content-Type", "text/event-stream")])
+        return iter([b"\n"])
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = HttpServer(application, listener, SystemClock(), threads=2)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        for end in thread.join, server.close:
+            request.addfinalizer(end)
+        with socket.create_connection(listener.getsockname(), HANG_TIMEOUT) as connection:
+            connection.sendall(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            with connection.makefile("rb") as file:
+                lines = [*itertools.takewhile(lambda line: line != b"end\n", file)]
+    assert lines[-20_000:] == [b"%d\n" % number for number in range(20_000)]
 
 
 def test_a_client_that_reads_nothing_is_disconnected(serve, monkeypatch):
