@@ -4,6 +4,7 @@ All open pages of a process share one look at the store: a digest of what usuall
 that is told to read itself again shares what is read for it with others that show the same.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Hashable
 from contextlib import suppress
@@ -21,19 +22,24 @@ from psched.web.request import Kept
 _LONGEST_LOOK = 30.0  # seconds between two looks at most, while the store does not answer
 _BEAT = 10.0  # seconds after which a page that is told nothing is still told that it is connected
 _MOST = 50  # the most pages that are told; others poll
-_MOST_SHARED = 50  # the most pages that are kept for others
+_MOST_OF_ONE = 3  # the most of one browser, which has 6 connections, also for its other requests
 _ROWS = 100  # the rows of each kind that a look reads
 _ALERTS = 100
 
 _AWAY = "away"  # the digest while the store does not answer
 _ALIVE = b":\n\n"  # a comment
 
+_log = logging.getLogger("psched.web")
+
 
 class _Follower:
     """A page that is told of changes; ``seen`` is the digest of what it shows."""
 
-    def __init__(self, kept: Kept, may_read: Callable[[], bool], seen: str, now: float) -> None:
+    def __init__(
+        self, kept: Kept, browser: str, may_read: Callable[[], bool], seen: str, now: float
+    ) -> None:
         self.kept = kept
+        self.browser = browser
         self.may_read = may_read
         self.seen = seen
         self.beat_at = now + _BEAT
@@ -52,17 +58,20 @@ class Live:
         self._shared: dict[Hashable, tuple[float, Page]] = {}
         self.digest = ""
 
-    def has_room(self) -> bool:
-        """Whether one more page can be told of changes."""
-        return len(self._followers) < _MOST and not self._over.is_set()
+    def has_room(self, browser: str) -> bool:
+        """Whether one more page of a browser can be told of changes."""
+        there = [each.browser for each in self._followers if each.kept.is_open()]
+        is_full = len(there) >= _MOST or there.count(browser) >= _MOST_OF_ONE
+        return not is_full and not self._over.is_set()
 
-    def follow(self, kept: Kept, may_read: Callable[[], bool], seen: str) -> None:
+    def follow(self, kept: Kept, browser: str, may_read: Callable[[], bool], seen: str) -> None:
         """Tell a page of all changes after a digest, as long as its reader may read."""
         with self._lock:
-            if not self.has_room():
+            if not self.has_room(browser):
                 kept.close()
                 return
-            self._followers.append(_Follower(kept, may_read, seen, self._clock.monotonic()))
+            now = self._clock.monotonic()
+            self._followers.append(_Follower(kept, browser, may_read, seen, now))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="live pages", daemon=True)
                 self._thread.start()
@@ -80,9 +89,9 @@ class Live:
         return page if self._clock.monotonic() - made_at < LOOK else None
 
     def share(self, what: Hashable, page: Page, since: float) -> None:
-        """Keep a page for others; it shows what was so at this time."""
-        if len(self._shared) >= _MOST_SHARED:
-            self._shared.clear()
+        """Keep a page for others, as long as it counts; it shows what was so at this time."""
+        old = self._clock.monotonic() - LOOK
+        self._shared = {each: kept for each, kept in self._shared.items() if kept[0] > old}
         self._shared[what] = since, page
 
     def _run(self) -> None:
@@ -91,8 +100,10 @@ class Live:
             try:
                 self.digest = self._look()
                 pause = LOOK
-            except (PschedError, OSError):
+            except Exception as error:  # noqa: BLE001  # whatever it is, pages wait for this thread
                 # The pages find out why, and show it.
+                if not isinstance(error, PschedError | OSError):
+                    _log.exception("cannot look for changes")
                 self.digest = _AWAY
                 pause = min(_LONGEST_LOOK, 2 * pause or LOOK)
             with self._lock:

@@ -266,7 +266,7 @@ class Site:
         is_api = path.startswith(_API_PREFIX)
         is_again = bool(request.header("HX-Request"))  # by a page that is open
         if path == _LIVE:
-            return self._followed(request)
+            return self._followed(request, visitor)
         flash: Sequence[str] = ()
         if not is_api and not is_again and (found := gate.flash(request)) is not None:
             flash = found[0]
@@ -288,11 +288,12 @@ class Site:
             page = self._made(PAGES[name].make, request, visitor, query, what)
         return self._shown(request, page, frame, cookies)
 
-    def _followed(self, request: Request) -> Response:
+    def _followed(self, request: Request, visitor: Visitor) -> Response:
         """The events that tell an open page of changes."""
         if KEEP_OPEN not in request.environ or request.method != "GET":
             raise _Refused(HTTPStatus.NOT_FOUND, "This server tells pages of no changes.")
-        if not self._live.has_room():
+        browser = visitor.session or request.header("User-Agent")
+        if not self._live.has_room(browser):
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many pages are open.")
         # nginx would keep the events until there are many.
         return Response(
@@ -302,6 +303,7 @@ class Site:
             [("X-Accel-Buffering", "no")],
             lambda kept: self._live.follow(
                 kept,
+                browser,
                 lambda: self._gate.visitor(request) is not None,
                 request.header("Last-Event-ID"),
             ),

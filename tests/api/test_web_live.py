@@ -150,9 +150,38 @@ def test_if_the_store_does_not_answer_pages_are_told_and_told_again_when_it_does
         return answer
 
     page = Page()
-    Live(look, SystemClock()).follow(page, lambda: True, "")
+    Live(look, SystemClock()).follow(page, "", lambda: True, "")
     wait_until(lambda: page.told()[:3] == ["one", "away", "two"], what="the answer of the store")
     page.is_there = False
+
+
+def test_whatever_error_a_look_ends_with_pages_are_told_of_later_changes(caplog):
+    answers = [ValueError("a bug"), "two"]
+
+    def look():
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, ValueError):
+            raise answer
+        return answer
+
+    page = Page()
+    Live(look, SystemClock()).follow(page, "", lambda: True, "")
+    wait_until(lambda: page.told()[:2] == ["away", "two"], what="the next look")
+    page.is_there = False
+    assert "a bug" in caplog.text
+
+
+def test_one_browser_keeps_connections_for_its_other_pages(monkeypatch):
+    monkeypatch.setattr(live, "_MOST_OF_ONE", 2)
+    followed = Live(lambda: "same", SystemClock())
+    pages = [Page() for _ in range(4)]
+    for page, browser in zip(pages, ["one", "one", "one", "other"], strict=True):
+        followed.follow(page, browser, lambda: True, "")
+    assert [page.is_there for page in pages] == [True, True, False, True]
+    assert not followed.has_room("one")
+    pages[0].is_there = False
+    assert followed.has_room("one")
+    followed.close()
 
 
 class Page:
@@ -220,6 +249,15 @@ def test_without_a_server_that_keeps_answers_open_a_page_polls(schedules, settin
         assert 'id="stream"' not in get(pages, name).body
 
 
+def test_a_page_follows_when_its_script_has_seen_that_it_is_shown(schedules, settings):
+    # In a tab that was opened in the background, it would hold a connection of the browser.
+    pages = site_of(schedules, settings)
+    page = get(pages, "now", headers={"psched.keep_open": print})
+    [stream] = [each for _, each in page.tags if each.get("id") == "stream"]
+    assert (stream["hx-sse:connect"], stream["hx-trigger"]) == ("live", "follow")
+    assert '"follow"' in get(pages, "live.js").body
+
+
 def test_open_pages_share_what_is_read_and_others_read_anew(schedules, settings, monkeypatch):
     monkeypatch.setattr(live, "LOOK", HANG_TIMEOUT)
     pages = site_of(schedules, settings)
@@ -229,6 +267,11 @@ def test_open_pages_share_what_is_read_and_others_read_anew(schedules, settings,
     assert len(get(pages, "schedules", headers=AGAIN).links("schedule")) == 1
     assert len(get(pages, "schedules").links("schedule")) == 2
     assert len(get(pages, "schedules", headers=AGAIN, q="b").links("schedule")) == 1
+    assert len(pages._live._shared) == 2
+    monkeypatch.setattr(live, "LOOK", 0.0)
+    assert len(get(pages, "schedules", headers=AGAIN).links("schedule")) == 2
+    assert len(pages._live._shared) == 1  # nobody will ask for the old ones
+    monkeypatch.setattr(live, "LOOK", HANG_TIMEOUT)
     pages._live.digest = "changed"
     assert len(get(pages, "schedules", headers=AGAIN).links("schedule")) == 2
 
@@ -296,7 +339,7 @@ def test_an_asgi_server_that_is_told_to_end_waits_for_no_open_page(settings, sch
     command = [sys.executable, "-m", "uvicorn", "served:application", "--uds", str(path)]
     process = OwnedProcess(command, output=log, cwd=tmp_path, env=os.environ)
     try:
-        wait_until(path.exists, what="the socket")
+        wait_until(lambda: "running on" in log.read_text(), what="the socket")
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(HANG_TIMEOUT)
             connection.connect(str(path))

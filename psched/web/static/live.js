@@ -16,12 +16,18 @@
   function plan() {
     clearTimeout(timer);
     const { refresh, poll } = again.dataset;
-    const wait = pause || 1000 * Number(isFollowing ? refresh : poll);
-    if (wait && !isGone && !document.hidden) timer = setTimeout(look, wait);
+    // Nobody tells of what has no change, such as the words of a time, or of a server that hangs.
+    const wait = pause || 1000 * (isFollowing ? Number(refresh) || 60 : Number(poll));
+    if (!isGone && !document.hidden) timer = setTimeout(look, wait);
   }
 
   function look() {
     if (!isGone && !document.hidden) htmx.trigger(again, "look");
+  }
+
+  // A page that nobody has seen yet holds none of the few connections of a browser.
+  function connect() {
+    if (stream && !isFollowing && !isGone && !document.hidden) htmx.trigger(stream, "follow");
   }
 
   function isSelecting() {
@@ -83,7 +89,15 @@
   stream?.addEventListener("htmx:sse:after:connection", () => follow(true));
   stream?.addEventListener("htmx:sse:error", () => follow(false));
   stream?.addEventListener("htmx:sse:close", () => follow(false));
+  stream?.addEventListener("htmx:sse:before:connection", (event) => {
+    if (isGone) event.preventDefault();
+  });
 
-  document.addEventListener("visibilitychange", () => (document.hidden ? plan() : look()));
+  document.addEventListener("visibilitychange", () => {
+    plan();
+    look();
+    connect();
+  });
+  setTimeout(connect); // htmx begins before that
   plan();
 })();
