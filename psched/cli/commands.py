@@ -84,14 +84,8 @@ _SUBCOMMANDS = {
         "web.command:web",
         "Show and change schedules in a browser, until Ctrl-C.",
     ),
-    "demo": (
-        "web.demo.command:demo",
-        "Try psched: a temporary service with fake work, until Ctrl-C.",
-    ),
-    "load": (
-        "cli.operate.load:load_",
-        "Show when the coming runs are most, and how to spread them.",
-    ),
+    "demo": ("web.demo.command:demo", "Try psched: a service with fake work, until Ctrl-C."),
+    "load": ("cli.operate.load:load_", "Show when most runs come, and how to spread them."),
     "migrate": (
         "contrib.perfectsched.migration.command:migrate",
         "Move a PerfectSched or PerfectQueue table into psched's.",

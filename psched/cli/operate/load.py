@@ -91,7 +91,7 @@ def load_(
     as_yaml: bool,
     as_json: bool,
 ) -> None:
-    """Show when the coming runs are most, and how to spread them.
+    """Show when most runs come, and how to spread them.
 
     Each run counts for as long as the runs of its schedule usually take: the median of the last 20.
     The result is an estimate. It says how many slots are needed so that no run waits, in which

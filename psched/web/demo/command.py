@@ -55,7 +55,7 @@ _NEW: Sequence[tuple[str, str, str, Mapping[str, float]]] = (
     "--port", type=click.IntRange(1, 65_535), help="Port of the pages; default: a free one."
 )
 def demo(*, port: int | None) -> None:
-    """Try psched: a temporary service with fake work, until Ctrl-C.
+    """Try psched: a service with fake work, until Ctrl-C.
 
     It makes up three days of history of 40 schedules: some fail, are late, retried, stopped, paused
     or take long. Then it runs them with two workers, shows their log, and prints a link to the web
