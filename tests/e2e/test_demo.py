@@ -72,9 +72,16 @@ def test_on_a_terminal_its_link_leads_to_a_timeline_with_a_past(start, tmp_path)
     answer, _ = asked(int(port), "POST", "/login", f"code={code}", **form, **origin)
     assert (answer.status, answer.headers["Location"]) == (303, "./")
     cookie = answer.headers["Set-Cookie"].partition(";")[0]
-    _, page = asked(int(port), "GET", "/?span=7d", Cookie=cookie)
-    for shown in 'class="failed"', "billing.invoices", "demo.hangs":
-        assert shown in page
+    answer, page = asked(int(port), "GET", "/?span=2d", Cookie=cookie)
+    assert answer.status == 200
+    for kind, reason in (
+        ("failed", "RefusedError: 503 Service Unavailable"),
+        ("skipped", "an earlier run took until then"),
+    ):
+        assert f'class="{kind}"' in page
+        assert reason in page
+    for key in "billing.invoices", "demo.hangs":
+        assert key in page
     (tmp_path / "keys").write_bytes(b"\x03")
     wait_until(lambda: process.status is not None, what="its end")
     assert [*(tmp_path / "temporary").iterdir()] == []
