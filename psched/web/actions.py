@@ -20,7 +20,7 @@ from psched.cli.history.alerts import sentence
 from psched.cli.operate.chosen import closing, lines_of, result_of
 from psched.cli.operate.commands import describe_backfill
 from psched.cli.time_format import format_time, parse_time, reader_zone
-from psched.client.access import ChangedMeanwhileError, Condition
+from psched.client.access import ChangedMeanwhileError, Condition, refuse_template
 from psched.client.selected import SelectedSchedules
 from psched.client.verbs import Verb
 from psched.client.verbs.ending import Cancel, Requeue, Stop
@@ -150,6 +150,7 @@ def _planned(
 
 
 def _refuse_state(row: Row, verb: Verb[Any]) -> None:
+    refuse_template(row)
     if row.state not in verb.states:
         raise AlreadyFinishedError(f"{row.key!r} cannot be {verb.done}: it is {row.state}")
     if not verb.takes_one_shots and row.cron is None:
@@ -470,6 +471,10 @@ def act_link(name: str, /, **query: str) -> str:
 def links_for(asked: Asked, row: Row, *, has_alerts: bool) -> Sequence[tuple[str, str]]:
     """The actions that the visitor may do with a schedule: their titles and addresses."""
     wanted = {"acknowledge": has_alerts}
+    if row.each_host:  # the rows of its hosts have the other actions, and are edited by this one
+        wanted = {**dict.fromkeys(ACTIONS, False), "edit": True, **wanted}
+    if row.template is not None:
+        wanted["edit"] = False
     if row.cron is None or schedule_of(row.key) is not None:
         wanted |= dict.fromkeys(("skip", "backfill", "edit"), False)
     if schedule_of(row.key) is not None:

