@@ -524,7 +524,7 @@ def test_a_store_that_hangs_does_not_hold_those_who_wait_for_it(make, monkeypatc
         refused = get(site, "api/v1/now.json")
         assert (refused.status, refused.headers["Retry-After"]) == (503, "60")
         assert "Try again" in refused.json["error"]
-        assert get(site, "now").refresh == "5"
+        assert get(site, "now").headers["Refresh"] == "5"
         # These need no store.
         assert get(site, "style.css").status == get(site, "login").status == 200
         assert get(make(), "now").status == 401
