@@ -31,15 +31,18 @@ _ERROR = {
 }
 
 
-def description(documents: Mapping[str, str], actions: Mapping[str, str]) -> Mapping[str, Any]:
-    """The API, with the paths of the documents and the actions, and their names."""
-    paths = {path: {"get": _reading(name, PAGES[name])} for path, name in documents.items()}
-    paths |= {path: {"post": _acting(name, ACTIONS[name])} for path, name in actions.items()}
+def description() -> Mapping[str, Any]:
+    """The API: the documents of the pages, and the actions."""
+    paths: dict[str, Any] = {
+        f"/{name}.json": {"get": _reading(name, page)} for name, page in PAGES.items()
+    }
+    paths |= {f"/{name}": {"post": _acting(name, action)} for name, action in ACTIONS.items()}
     return {
         "openapi": "3.1.0",
         "info": {"title": "psched web", "version": version("psched")},
-        # Relative to this document, because the pages can be below any path.
-        "servers": [{"url": "../.."}],
+        # The folder of this document, because the pages can be below any path; without a slash at
+        # the end, because the paths, which begin with one, are appended.
+        "servers": [{"url": "../v1"}],
         "paths": paths,
         "components": {
             "schemas": {"Error": _ERROR},
@@ -98,8 +101,8 @@ def _acting(name: str, action: Action) -> Mapping[str, Any]:
 
 
 def _property(each: Field) -> Mapping[str, Any]:
-    hint = f"{each.label}; such as {each.hint}" if each.hint else each.label
-    return {"type": _KINDS.get(each.kind, "string"), "description": f"{hint}."}
+    about = f"{each.label}: {each.hint}" if each.hint else each.label
+    return {"type": _KINDS.get(each.kind, "string"), "description": f"{about}."}
 
 
 def _responses(

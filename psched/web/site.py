@@ -5,7 +5,6 @@ import logging
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
 from math import inf
@@ -279,7 +278,7 @@ class Site:
         elif path in _API_ACTIONS:
             raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "Use POST.", ("Allow", "POST"))
         elif path == _OPENAPI:
-            page = Page("openapi", {}, partial(description, _API, _API_ACTIONS))
+            page = Page("openapi", {}, description)
         elif (name := _PATHS.get(path) or _API.get(path)) is None:
             page = _refusal(HTTPStatus.NOT_FOUND, "There is no such page.")
         else:
