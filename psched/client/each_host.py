@@ -239,7 +239,7 @@ def _retire_gone(access: Access, workers: Sequence[WorkerRecord], now: float) ->
 
 def _is_of_host(row: Row) -> bool:
     """Whether this is the row of a host for a template, or an extra run of such a row."""
-    return template_of(schedule_key(row.key), row.lane) is not None
+    return template_of(schedule_key(row.key), row.lane or "") is not None
 
 
 def _retire(access: Access, key: str, reason: str) -> None:
