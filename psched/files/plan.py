@@ -98,6 +98,8 @@ def plan(
             added.append(item)
         elif reason := conflict(item.found, label, adopt=adopt):
             refused[item.key] = reason
+        elif "each_host" in item.changes:
+            refused[item.key] = "each_host cannot be changed; delete it, and apply again"
         elif item.changes:
             changed.append(item)
         else:

@@ -171,6 +171,11 @@ def test_what_each_host_runs_is_shown_exported_and_applied(service):
     assert service.row("trim@web1").label == "ops"
     again = service.psched("apply", "--prune", "schedules.yml")
     assert again.stdout == "label ops: 1 unchanged\n"
+    service.write("other.yml", "label: ops\nschedules:\n  trim: {type: report, cron: '@daily'}\n")
+    for words in (("--dry-run",), ()):
+        refused = service.psched("apply", *words, "other.yml")
+        assert refused.returncode == 1
+        assert "each_host cannot be changed; delete it, and apply again" in refused.stderr
 
 
 def test_a_command_warns_if_no_host_has_the_name_that_each_host_needs(service):
