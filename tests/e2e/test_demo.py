@@ -4,6 +4,8 @@ import http.client
 import os
 import re
 import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 import support
 from support.owned_process import OwnedProcess
 from support.processes import descendants, kill
-from support.waiting import PATIENCE, wait_until
+from support.waiting import HANG_TIMEOUT, PATIENCE, wait_until
 
 pytestmark = pytest.mark.extended
 
@@ -62,6 +64,26 @@ def test_a_signal_ends_it_and_nothing_is_left(start, tmp_path, number):
     told = log.read_text()
     assert "login?code=" not in told  # the secret is for a terminal
     assert "Traceback (most recent call last)" not in told.partition("generation 1 serves")[0]
+
+
+def test_if_it_is_killed_its_service_ends(start):
+    process, _ = start()
+    started = descendants(process.pid)
+    kill(process.pid, signal.SIGKILL)
+    gone = lambda: not any(Path(f"/proc/{pid}").exists() for pid in started)  # noqa: E731
+    wait_until(gone, what="the end of its processes")
+
+
+def test_a_port_that_is_taken_is_an_error_and_nothing_is_left(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        command = [sys.executable, "-m", "psched", "demo", "--port", str(taken.getsockname()[1])]
+        env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=HANG_TIMEOUT, check=False
+        )
+    assert done.returncode == 1
+    assert "cannot listen" in done.stderr
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_on_a_terminal_its_link_leads_to_a_timeline_with_a_past(start, tmp_path):

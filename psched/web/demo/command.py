@@ -1,5 +1,6 @@
 """The command demo."""
 
+import ctypes
 import os
 import signal
 import socket
@@ -24,6 +25,7 @@ from psched.web.secret import Secret
 
 _HOURS = 72  # of the past
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PR_SET_PDEATHSIG = 1
 _LONGEST_END = 15.0  # seconds in which the processes must have ended
 
 _CONFIG = """\
@@ -97,13 +99,19 @@ def _run(folder: Path, port: int) -> None:
         click.echo(f"Other commands: PSCHED_CONFIG={config} psched list; Ctrl-C ends it.")
         sys.stdout.flush()
         pages.wait()
+        raise click.ClickException("the pages have ended, so the demonstration ends, too")
 
 
 @contextmanager
 def _process(env: Mapping[str, str], *words: str) -> Iterator[subprocess.Popen[bytes]]:
     """A command of psched, which is ended at the end; the terminal's signals do not reach it."""
     command = [sys.executable, "-m", "psched", *words]
-    process = subprocess.Popen(command, env=env, start_new_session=True)  # ours
+    process = subprocess.Popen(
+        command,
+        env=env,
+        start_new_session=True,  # ours
+        preexec_fn=_end_with_parent,  # noqa: PLW1509  # there are no threads
+    )
     try:
         yield process
     finally:
@@ -114,6 +122,11 @@ def _process(env: Mapping[str, str], *words: str) -> Iterator[subprocess.Popen[b
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _end_with_parent() -> None:
+    """Let the kernel end this process if the demonstration is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
 def _end(_signal: int, _frame: FrameType | None) -> None:
