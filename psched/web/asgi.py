@@ -6,6 +6,7 @@ import signal
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any
 
 from psched.web.request import KEEP_OPEN, LONGEST_BODY, Kept
@@ -95,9 +96,12 @@ class AsgiApplication:
                 {"type": "http.response.start", "status": int(status[:3]), "headers": coded}
             )
 
-        environ = {**_environ(scope, body), KEEP_OPEN: stream.keep_open}
+        environ = {**_environ(scope, body), KEEP_OPEN: stream.keep_open, "asgi.scope": scope}
+        # What the application around it has set for this request, `access` finds, too.
+        context = copy_context()
         content = await asyncio.get_running_loop().run_in_executor(
-            _threads, lambda: b"".join(self._application(environ, start_response))
+            _threads,
+            lambda: context.run(lambda: b"".join(self._application(environ, start_response))),
         )
         follow = stream.follow
         await send(begun[0])
