@@ -5,6 +5,7 @@ from contextlib import ExitStack, closing, contextmanager
 import pytest
 from sqlalchemy import create_engine, make_url
 
+from psched.core.model import Token
 from psched.testing import (
     AlertsContract,
     AnnouncesContract,
@@ -25,6 +26,7 @@ from psched.testing import (
     TransactionContract,
     WatchingContract,
 )
+from psched.testing.store_contract.bench import add, claim, found, leased_for_a_moment
 from support.conditional_contract import ObservedContract
 from support.stores import KINDS, SOME, Sql, observing_factory, store_factory, takes_some_types
 
@@ -128,6 +130,18 @@ class TestSqlStoreThatObserves(ObservedContract):
     def backend_factory(self, database, strategy):
         with observing_factory(database.url, claim_strategy=strategy) as open_store:
             yield open_store
+
+    def test_a_lease_that_ran_out_is_taken_over(self, store, other):
+        """What was observed comes first; the claim says that there is more."""
+        (lost,) = leased_for_a_moment(store, "lost")
+        add(store, "fresh")
+        claimed = claim(other, "w.2")
+        assert [row.key for row in claimed.rows] == ["lost"]
+        assert claimed.more
+        assert [row.key for row in claim(other, "w.3").rows] == ["fresh"]
+        taken = found(other, "lost")
+        assert taken.token not in {lost.token, Token("", 0)}
+        assert taken.next_time == lost.next_time
 
 
 class TestTransactionOfTheDriver(TransactionContract):

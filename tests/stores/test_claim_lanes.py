@@ -71,7 +71,7 @@ def test_claims_read_the_index_of_lanes_if_other_hosts_leave_many_rows(host, oth
     fill(host, other=(others, 900, "web", "db2"), mine=(3, 800, "web", "db1"))
     fill(host, every=(1, 700, "web", None))
     assert claims(host, 9) == ["mine0", "mine1", "mine2", "every0"]
-    assert host._sql.served == (["db1"], others == 600)
+    assert host._sql.served == (["db1", "@db1"], others == 600)
 
 
 def test_lanes_whose_rows_have_all_ended_take_no_place_of_others(host):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from psched.worker import pacing
+from psched.worker import claims
 from psched.worker.unstarted import WaitingLease
 from support.driven import driven_host
 
@@ -17,7 +17,7 @@ SOON = 0.003
 @pytest.fixture(autouse=True)
 def one_per_slot(monkeypatch):
     """Have a worker prefetch at most one row for each slot; tests of more set another number."""
-    monkeypatch.setattr(pacing, "_MOST_PER_SLOT", 1)
+    monkeypatch.setattr(claims, "_MOST_PER_SLOT", 1)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_at_most_one_row_per_slot_is_prefetched(host, slots):
     ("took", "per_slot"), [(SOON, 4), (0.007, 3), (0.012, 2), (0.04, 1), (0.09, 1)]
 )
 def test_the_shorter_tasks_are_the_more_rows_are_prefetched(host, monkeypatch, took, per_slot):
-    monkeypatch.setattr(pacing, "_MOST_PER_SLOT", 4)
+    monkeypatch.setattr(claims, "_MOST_PER_SLOT", 4)
     host.add(*(f"k{number:03}" for number in range(200)))
     worker = host.worker(concurrency=2)
     worker.advance(0.002)
@@ -124,7 +124,7 @@ def test_the_shorter_tasks_are_the_more_rows_are_prefetched(host, monkeypatch, t
 
 
 def test_all_rows_that_wait_behind_a_slow_task_are_given_back_without_an_attempt(host, monkeypatch):
-    monkeypatch.setattr(pacing, "_MOST_PER_SLOT", 4)
+    monkeypatch.setattr(claims, "_MOST_PER_SLOT", 4)
     worker, _ = busy(host, rows=60, concurrency=2)
     waiting = {*kept(worker)}
     assert len(waiting) > 2  # more than one for each slot

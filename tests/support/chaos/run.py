@@ -327,7 +327,7 @@ def check_hosts(witnesses: Iterable[Witness]) -> Iterator[Violation]:
     """Yield each run on a host that its schedule does not name."""
     for witness in witnesses:
         hosts = hosts_of_key(witness.key)
-        if not serves({witness.host}, lane_of(hosts)):
+        if not serves([witness.host], lane_of(hosts)):
             text = f"ran on {witness.host}, which is not one of its hosts {hosts}"
             yield Violation(
                 kind=Kind.HOST, key=witness.key, instant=witness.scheduled_time, text=text
