@@ -285,7 +285,9 @@ def _series(
     if change is not None and (change.time or 0) >= period.start * 1000:
         since = change.time or 0
         held = _held_at(change, runs)
-        start = _start_after(change, held, runs, last)
+        # What was recorded in the millisecond of a change can belong to the series after it.
+        before = [record for record in runs if record.began < until]
+        start = _start_after(change, held, before, last)
     elif row.created_at is not None and row.created_at >= period.start:
         since, start = row.created_at * 1000 - TOLERANCE, row.created_at
     elif change is not None:
@@ -303,7 +305,6 @@ def _series(
         start = mine[0].scheduled_time if mine else end + 1
     elif mine:
         # A schedule moves forward only, so all later occurrences were decided in the period, too.
-        # What was recorded in the millisecond of the change can belong to the series after it.
         start = min([start, *(record.scheduled_time for record in mine if record.began < until)])
     doubts = _doubts(recorded, row, period, settings)
     if len(recorded.runs) >= min(settings.history_keep_per_key or MOST_RUNS, MOST_RUNS):

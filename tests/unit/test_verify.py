@@ -8,11 +8,13 @@ from operator import attrgetter
 import pytest
 
 from psched import config
+from psched.client.verifier import Verifier
 from psched.core.history.changes import Gap, ranges
 from psched.core.history.records import FOREVER, AuditRecord, RunRecord, WorkerRecord
 from psched.core.model import Row
 from psched.reports import verify
 from psched.reports.verify import Period, Recorded, check
+from psched.testing import Schedules
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 
@@ -629,3 +631,15 @@ class TestPauses:
         again = skipped(5, until=6, fate="skipped_paused", owner="other", fence=0, at=NOON + 390)
         found = check_all(row(fence=6, version=2), [*self.RUNS, again], [self.PAUSE])
         assert [str(each.kind) for each in found.violations] == ["repeated"]
+
+
+def test_what_is_recorded_in_the_millisecond_of_a_change_belongs_to_what_follows():
+    with Schedules({"t": lambda _task: None}) as schedules:
+        schedules.add("k", "t", cron="* * * * *")
+        schedules.run_due()
+        schedules["k"].cancel()
+        schedules.clock.advance(1)
+        schedules["k"].modify(next_time=int(schedules.now()) - HOUR)
+        schedules["k"].skip()
+        access = schedules.access
+        assert not Verifier(access.store, access.settings).verify(10**9).violations
