@@ -148,7 +148,7 @@ def check(recorded: Recorded, period: Period, settings: Config) -> Findings:
         found.violations += _fences(recorded)
         found.violations += _early_starts(recorded)
         _check_repetitions(recorded, found)
-    if row is None:
+    if row is None or row.each_host:  # a template has no occurrences
         return found
     try:
         definition = parse_row(row, settings)

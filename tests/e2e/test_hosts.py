@@ -158,6 +158,8 @@ def test_what_each_host_runs_is_shown_exported_and_applied(service):
     assert (added.returncode, added.stderr) == (0, "")
     assert state_of(service, "trim") == "1 of 1 host"
     assert state_of(service, "trim", "trim") == "template"
+    assert state_of(service, "trim", "--status", "template") == "template"
+    assert state_of(service, "trim", "--status", "waiting") == "@web1  waiting"
     assert "psched list 'trim@*' shows their rows" in service.psched("show", "trim").stdout
     shown = service.psched("show", "trim@web1").stdout
     assert "template:      trim\n" in shown

@@ -633,6 +633,12 @@ class TestPauses:
         assert [str(each.kind) for each in found.violations] == ["repeated"]
 
 
+def test_a_template_has_no_occurrences():
+    period = Period(start=START, kept_since=0, now=NOON + HOUR)
+    found = check(Recorded(key="k", row=row(lane="&*"), runs=[]), period, SETTINGS)
+    assert (found.instants, found.pending, found.violations) == (0, 0, [])
+
+
 def test_what_is_recorded_in_the_millisecond_of_a_change_belongs_to_what_follows():
     with Schedules({"t": lambda _task: None}) as schedules:
         schedules.add("k", "t", cron="* * * * *")

@@ -20,6 +20,7 @@ from psched.cli.shown import (
     LONGEST_DATA,
     SCHEDULES,
     STOPPED_AS,
+    TEMPLATE,
     USUAL,
     Listed,
     cell_of,
@@ -90,13 +91,13 @@ def _line(cells: Iterable[str]) -> str:
 
 
 SHOWN_STATES = (
-    *(WAITING, DUE, FAILING, RUNNING, STOPPING),
+    *(WAITING, DUE, FAILING, RUNNING, STOPPING, TEMPLATE),
     *sorted(ENDED),
     *sorted(STATUSES - ENDED - {WAITING, STOPPING}),
 )
 """The statuses that people see; see `find_rows`."""
 
-_STORED = {DUE: (WAITING, RUNNING), FAILING: (WAITING,), STOPPING: STOPPED_AS}
+_STORED = {DUE: (WAITING, RUNNING), FAILING: (WAITING,), STOPPING: STOPPED_AS, TEMPLATE: (WAITING,)}
 """The values of `Row.state` of rows with a shown status, if they differ from it."""
 
 _INCLUDED = {WAITING: (DUE, FAILING), **dict.fromkeys(STOPPED_AS, (STOPPING,))}
