@@ -195,7 +195,7 @@ def test_a_fault_in_reading_a_crontab_is_found(monkeypatch):
 
 # --- command lines -------------------------------------------------------------------------
 
-NOT_HERE = {"run", "web", "check"}
+NOT_HERE = {"run", "web", "demo", "check"}
 """Commands that serve until a signal ends them; and check, which searches all objects of its
 process, here all of pytest's, for what would not survive a fork."""
 
