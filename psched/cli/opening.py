@@ -23,7 +23,7 @@ from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.core.history.records import WorkerRecord
-from psched.core.hosts import hosts_of, is_template
+from psched.core.hosts import absent
 
 if TYPE_CHECKING:
     from psched.service.service_file import Service
@@ -102,10 +102,8 @@ def warn_of_hosts(schedules: ScheduleCollection, lanes: Iterable[str | None]) ->
     seen = _workers_seen(schedules)
     for lane in wanted if seen else ():
         if not any(worker.may_run(lane) for worker in seen):
-            named = f"is {' or '.join(hosts_of(lane) or ())}"
-            if is_template(lane):
-                named = f"{named if hosts_of(lane) else 'has a name'} in its host_name"
-            click.echo(f"Warning: no host seen in the last day {visible(named)}", err=True)
+            text = visible(absent(lane, " or "))
+            click.echo(f"Warning: no host seen in the last day {text}", err=True)
 
 
 def _workers_seen(schedules: ScheduleCollection) -> Sequence[WorkerRecord]:

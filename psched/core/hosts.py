@@ -114,6 +114,13 @@ def template_of(key: str, lane: str) -> str | None:
     return key.removesuffix(lane) if lane.startswith("@") and key.endswith(lane) else None
 
 
+def absent(lane: str, between: str) -> str:
+    """What no host is if none may run what has this lane, such as ``is db1 or web*``."""
+    named = between.join(hosts_of(lane) or ())
+    what = f"is {named}" if named else "has a name"
+    return f"{what} in its host_name" if is_template(lane) else what
+
+
 def too_many_lanes(host: str, left: Sequence[str]) -> str:
     """What to tell about lanes that a host does not serve, because it has too many."""
     some = ", ".join(lane.removeprefix("*") for lane in left[:3])

@@ -569,15 +569,8 @@ class Send(Protocol):
 
 
 CAN_LACK = (
-    *("history", "output", "alerts", "pauses", "holds", "announcements", "light_reads"),
-    *(
-        "recorded_changes",
-        "count",
-        "backlog",
-        "lanes",
-        "replace_many",
-        "join_transaction",
-        "plan_init",
-    ),
-)
+    "history", "output", "alerts", "pauses", "holds", "announcements", "light_reads",
+    "recorded_changes", "count", "backlog", "lanes", "replace_many", "join_transaction",
+    "plan_init",
+)  # fmt: skip
 """What a store can leave out."""

@@ -49,7 +49,7 @@ _FILES = Path(__file__).parent / "templates"
 _STATIC = Path(__file__).parent / "static"
 _KINDS = {".css": "text/css", ".js": "text/javascript"}
 _KEPT_LONG = "Cache-Control", "public, max-age=31536000, immutable"
-"""Of a file whose address has its digest."""
+"""The header for a file whose address contains the digest of its content."""
 
 _LONGEST_WAIT = 5.0  # seconds in which a request waits for those before it
 

@@ -334,7 +334,7 @@ class RunningTask(Lease):
         )
 
     def ending_after(self, failures_before: Callable[[Row, Definition], int]) -> Ending:
-        """The same, with the number of failures of earlier occurrences if it matters."""
+        """The end of the lease; the failures before it are counted if they can pause the row."""
         ending, decision = self.ending, self.conclusion
         settings, trigger = self.definition.settings, self.definition.trigger
         if (

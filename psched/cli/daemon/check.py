@@ -36,7 +36,7 @@ from psched.config.monitoring import parse_url, problems_here
 from psched.config.remarks import is_unverified, remarks
 from psched.config.urls import MEMORY, file_of
 from psched.core.history.records import GONE_AFTER
-from psched.core.hosts import hosts_of, is_template, lanes_served, too_many_lanes
+from psched.core.hosts import absent, is_template, lanes_served, too_many_lanes
 from psched.core.model import Row
 from psched.core.output import KEPT
 from psched.core.selection import Selection
@@ -382,13 +382,8 @@ def _hosts(store: Store) -> Iterator[str]:
     alive = [each for each in seen if each.ended is None]
     for lane in lanes:
         if not any(each.may_run(lane) for each in alive):
-            hosts = " ".join(hosts_of(lane) or ())
-            named = f"is {hosts}, which some schedules name in hosts" if hosts else ""
-            if is_template(lane):
-                named = (
-                    f"{f'is {hosts}' if hosts else 'has a name'} in its host_name, for each_host"
-                )
-            yield f"warning: no host that runs {named}"
+            why = "for each_host" if is_template(lane) else "which some schedules name in hosts"
+            yield f"warning: no host that runs {absent(lane, ' ')}, {why}"
     patterns = [lane for lane in lanes if lane.startswith("*")]
     for host, each in sorted({each.host: each.host_names for each in alive}.items()):
         if left := lanes_served(each, patterns)[1]:

@@ -50,7 +50,7 @@ class Code(StrEnum):
     NO_HOST = "no_host"
     """Only some hosts may run it, and none of them is alive."""
     EACH_HOST = "each_host"
-    """It is a template, so each of its hosts runs a row of its own."""
+    """The schedule has ``each_host``: it never runs itself, but each host has a row that does."""
     WAITING = "waiting"
     PAUSED = "paused"
     MIGRATING = "migrating"

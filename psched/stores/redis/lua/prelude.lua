@@ -390,8 +390,8 @@ local function due_keys(most, types, lanes, remembers, over)
   if not OBSERVED and #types == 0 and not paused and not holds and not has_lanes then
     return redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', 0, most), false
   end
-  local begin, over = (redis.call('HGET', INFO, 'passed') or ''):match('^(%d+) (%d+)$')
-  if not (paused or has_lanes) or not over or tonumber(over) <= now then begin, over = nil, nil end
+  local begin, forgotten = (redis.call('HGET', INFO, 'passed') or ''):match('^(%d+) (%d+)$')
+  if not (paused or has_lanes) or not forgotten or tonumber(forgotten) <= now then begin, forgotten = nil, nil end
   local found, times, more = {}, {}, false
 
   local function search(set)
@@ -415,8 +415,8 @@ local function due_keys(most, types, lanes, remembers, over)
     if set ~= DUE or not remembers or not passed then return end
     more = offset >= MOST_READ and keys < most
     if offset > PAGE then
-      over = over or integer(math.min(now + PASSED_FOR, ends or math.huge))
-      redis.call('HSET', INFO, 'passed', integer(passed)..' '..over)
+      forgotten = forgotten or integer(math.min(now + PASSED_FOR, ends or math.huge))
+      redis.call('HSET', INFO, 'passed', integer(passed)..' '..forgotten)
     end
   end
 
