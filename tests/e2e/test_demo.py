@@ -56,6 +56,10 @@ def test_a_signal_ends_it_and_nothing_is_left(start, tmp_path, number):
     assert (folder / "psched.db").exists()
     started = descendants(process.pid)
     assert len(started) > 3  # a master, its workers, and the pages
+    command = [sys.executable, "-m", "psched", "-c", str(folder / "psched.yml")]
+    words = ["push", "hello", "exec", '{"command": ["echo", "a program of the newcomer"]}']
+    subprocess.run([*command, *words], check=True, timeout=HANG_TIMEOUT, cwd=ROOT)
+    wait_until(lambda: "hello: a program of the newcomer" in log.read_text(), what="its output")
     kill(process.pid, number)
     wait_until(lambda: process.status is not None, what="its end")
     assert process.status == 0

@@ -1,11 +1,11 @@
 """The fake work of the demonstration."""
 
 import random
-import re
 import time
 from typing import Any
 
 from psched.application import Dispatch as BaseDispatch
+from psched.web.demo.past import NAMED
 
 
 def work(task: Any) -> None:  # noqa: ANN401  # as users write it
@@ -33,6 +33,10 @@ def hangs(_task: Any) -> None:  # noqa: ANN401
 
 
 class Dispatch(BaseDispatch):
-    """Which handler runs which type."""
+    """Which handler runs which type; psched's own runs the programs of the type exec."""
 
-    routes = {"flaky": fails_twice, "hangs": hangs, re.compile(""): work}  # noqa: RUF012
+    routes = {  # noqa: RUF012
+        **dict.fromkeys(("work", *{plan.type for plan in NAMED}), work),
+        "flaky": fails_twice,
+        "hangs": hangs,
+    }
