@@ -175,9 +175,12 @@ class RunnerPool(ABC):
         """
         return self._given(self._idle_programs.pop()) if self._idle_programs else None
 
-    def lacks_room(self, runner: RunnerChild) -> None:
-        """End a runner of programs that has found no room for one: it takes up room itself."""
-        self.kill(runner)
+    def make_room(self) -> None:
+        """Let the waiting runners exit, because a task has found no room for a process."""
+        for line in self._idle, self._idle_programs:
+            for runner in line:
+                self._let_exit(runner)
+            line.clear()
 
     def _given(self, runner: RunnerChild) -> RunnerChild:
         # The flags are reset, because they might still describe the runner's previous task.
@@ -476,12 +479,9 @@ class ForkingRunnerPool(RunnerPool):
         return runner
 
     @override
-    def lacks_room(self, runner: RunnerChild) -> None:
+    def make_room(self) -> None:
+        super().make_room()
         self._let_runners_run_programs()
-        for each in self._idle_programs:
-            self._let_exit(each)
-        self._idle_programs.clear()
-        super().lacks_room(runner)
 
     def _let_runners_run_programs(self) -> None:
         """Order no process for programs for a while, so that runners run them."""

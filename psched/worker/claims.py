@@ -194,6 +194,8 @@ class Pacing:
 
     def prepare_next(self, started: int) -> None:
         """Have runners forked for the tasks that follow those of a claim."""
+        if self._clock.monotonic() < self._tasks.scarce_until:
+            return
         if self.room > 0 and not self.backlog:
             # Fork a runner now, so that the next task does not wait for a fork. Due leases are
             # extended first, because the fork can take long.

@@ -58,6 +58,10 @@ _SHORTEST_WAIT = 1.0
 """Seconds until a task is started again that found no room for its process; each further time twice
 as many, but no more than ``retry_wait``."""
 
+_SCARCE = 60.0
+"""For how many seconds processes count as scarce after the next start of a task that has found no
+room for one."""
+
 _MOST_REFUSED = 1000
 """The most occurrences for which it is known that they found no room. Others may have run them."""
 
@@ -197,6 +201,8 @@ class TaskTable:
             for some seconds.
         is_read: whether there may be output, or its end, for readers.
         no_fork: why the last call of `prepare` has failed; None if it has succeeded.
+        scarce_until: until when no runner may be forked ahead of need, because a task has found no
+            room for a process; seconds of the monotonic clock.
     """
 
     def __init__(self, context: Context, *, flush_log: Callable[[], object] = lambda: None) -> None:
@@ -208,6 +214,7 @@ class TaskTable:
         self.started = 0
         self.no_forks = FaultLog("cannot fork", _log, context.clock)
         self.no_fork: str | None = None
+        self.scarce_until = -inf
         # How long each occurrence has waited last that found no room for its process.
         self._refused: dict[Occurrence, float] = {}
         self._flush_log = flush_log
@@ -509,7 +516,7 @@ class TaskTable:
         if task.command is not None:
             message = _end_of_program(task, task.command, message)
             if "no_room" in message:
-                self._pool.lacks_room(task.runner)
+                self._pool.kill(task.runner)  # it takes up room itself
         if not message.keys().isdisjoint(_ENDS):
             self._handle_end(task, message)
             return
@@ -538,6 +545,9 @@ class TaskTable:
             wait = max(_SHORTEST_WAIT, min(2 * waited, task.definition.settings.retry_wait))
             self._refused[task.occurrence] = wait
             task.decided(Release(wait, f"no room for a process: {message['no_room']}"))
+            # Idle runners could take up the very places that the task needs, for ever.
+            self._pool.make_room()
+            self.scarce_until = self._clock.monotonic() + wait + _SCARCE
         told = EndReport.of_message(message) if "done" in message else EndReport()
         self._end(task, message.get("done"), told)
         if message.get("store"):

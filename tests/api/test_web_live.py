@@ -204,14 +204,18 @@ class Page:
         return re.findall(r"id: (\w+)", "".join(self.sent))
 
 
-def test_what_is_sent_while_the_server_writes_arrives_once_and_in_order(request):
+def test_what_is_sent_while_the_server_writes_arrives_once_and_in_order(request, monkeypatch):
+    monkeypatch.setattr(server_module, "_MOST_UNREAD", 1 << 30)  # whoever is the faster one
+
     def tell(kept):
         def run():
             for number in range(20_000):
                 kept.send(b"%d\n" % number)
             kept.send(b"end\n")
 
-        threading.Thread(target=run, daemon=True).start()
+        sender = threading.Thread(target=run)
+        sender.start()
+        request.addfinalizer(sender.join)
 
     def application(environ, start_response):
         environ["psched.keep_open"](tell)

@@ -652,6 +652,25 @@ def test_a_task_that_finds_no_process_left_waits_longer_each_time_but_not_withou
     assert "ERROR" not in caplog.text
 
 
+def test_if_a_task_finds_no_process_left_none_waits_ahead_of_need_for_a_while(host):
+    host.add("one", cron="* * * * *")
+    worker = host.worker(concurrency=3)
+    worker.advance(61)
+    refused = worker.tasks["one"]
+    assert len(worker.pool.runners) > len(worker.tasks)
+
+    refused.ask(no_room="x", last=False)
+    worker.advance(0)
+
+    assert worker.pool.runners == [refused]
+    worker.advance(2)
+    assert worker.tasks == {"one": refused}
+    assert worker.pool.runners == [refused]
+    refused.finish()
+    worker.advance(120)
+    assert len(worker.pool.runners) > len(worker.tasks)
+
+
 def test_a_task_whose_process_dies_is_tried_again(host):
     host.add("one", retry_wait=5)
     worker = host.worker()
