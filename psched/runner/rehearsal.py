@@ -29,6 +29,7 @@ _EMPTY = {
     "cron": None,
     "timezone": "UTC",
     "delay": 0,
+    "run_as": None,
     "owner": "rehearsal",
     "fence": 1,
     "data_limit": 1000,

@@ -23,6 +23,8 @@ def run_one(runner, flags):
     ours, theirs = Link.pair()
     ours.send({"run": rehearsal._EMPTY}, b"{}")
     runner.run(flags, 0, theirs)
+    [end] = ours.receive()
+    assert end["done"] is None
 
 
 def copied_before_and_after():
