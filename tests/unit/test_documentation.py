@@ -36,6 +36,22 @@ NAMED = sorted(
 PAGES = [ROOT / "README.md", ROOT / "bench" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+WRITTEN = [
+    page
+    for page in (ROOT / "docs").rglob("*.md")
+    if page.name not in {"settings.md", "commands.md"}  # bin/settings writes these two
+]
+
+
+def test_the_documentation_is_short():
+    assert sum(page.stat().st_size for page in WRITTEN) <= 220 * 1024
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+def test_a_page_is_short(page):
+    assert page.stat().st_size < 14_000
+
+
 def names(body):
     """The names that the body of a module or class defines; in nested classes: ``Class.name``."""
     for node in body:
