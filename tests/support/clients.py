@@ -51,8 +51,8 @@ def client_of(url: str) -> list[str]:
 
 
 def documented_sql() -> tuple[str, str, str]:
-    """The statements in docs/table.md that push ``mail-7``, cancel it and remove it."""
-    page = Path(__file__).parents[2].joinpath("docs/table.md").read_text()
-    _, block = page.split("```sql\n", 1)
-    insert, cancel, delete = block.split("```", 1)[0].strip().splitlines()
+    """The statements in docs/queue.md that push ``mail-7``, cancel it and remove it."""
+    page = Path(__file__).parents[2].joinpath("docs/queue.md").read_text()
+    block = page.partition("```sql\n")[2].partition("```")[0]
+    insert, cancel, delete = (line for line in block.splitlines() if "'mail-7'" in line)
     return insert, cancel, delete
