@@ -250,8 +250,7 @@ def test_the_statement_about_pings_names_the_ping(each_service, database, send_s
 
 
 def test_the_queries_of_the_records_find_runs_output_and_alerts(each_service, database, send_sql):
-    _, *queries = BY_PAGE["table.md"]
-    per_key, output, alerts = (for_database(database, sql) for sql in queries)
+    per_key, output, alerts = (for_database(database, sql) for sql in BY_PAGE["table.md"])
     master = each_service.start()
     each_service.add("k", "exec", data={"command": ["printf", "out of memory"]})
     each_service.add("other", "exec", data={"command": ["echo", "well"]})
