@@ -101,7 +101,7 @@ MOST_COUNTS = 20_000
 """The most counts in one message, and the most that a master keeps. Workers send far fewer."""
 
 COUNTED = listed(each(text(40), line, line, whole()), MOST_COUNTS)
-"""Counts with their labels; see `psched.core.history.recording`."""
+"""Counts with their labels; see `psched.core.history.counts`."""
 
 LONGEST_RUN = 36  # the characters of a run's id, which is a UUID
 

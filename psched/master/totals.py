@@ -19,7 +19,7 @@ _MOST_LABELS = 100
 _OTHER = "other"
 
 Counted = Sequence[Sequence[Any]]
-"""Name, first label, second label and number; see `psched.core.history.recording.Counted`."""
+"""Name, first label, second label and number; see `psched.core.history.counts.Counted`."""
 
 
 class Host(NamedTuple):

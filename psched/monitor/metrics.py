@@ -16,7 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from psched.core.history import recording as counts
+from psched.core.history import counts
 from psched.monitor.monitor import Observation, Observed
 from psched.monitor.store_view import Seen
 
@@ -26,7 +26,7 @@ class _Counter(NamedTuple):
 
     name: str
     about: str  # what it means
-    counted: str  # the name of its counts, see `psched.core.history.recording`
+    counted: str  # the name of its counts, see `psched.core.history.counts`
     labels: Sequence[str]  # the names of its labels
 
 

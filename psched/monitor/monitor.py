@@ -27,7 +27,7 @@ Key = tuple[str, str, str]
 class Observation:
     """What is known at one moment."""
 
-    # How often each thing has happened, by name and two labels; see `history.recording`.
+    # How often each thing has happened, by name and two labels; see `psched.core.history.counts`.
     totals: Mapping[Key, int] = field(default_factory=dict)
     # What is true of the workers of this host; None if the master has not said it yet.
     host: Host | None = None

@@ -29,7 +29,7 @@ from typing import TypedDict
 from psched.base import lease_times
 from psched.base.errors import TransientStoreError
 from psched.base.lease_times import Deadlines
-from psched.core.history.recording import CLAIMS
+from psched.core.history.counts import CLAIMS
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Settled
 from psched.worker.context import Context

@@ -27,7 +27,7 @@ from psched.base.errors import (
 )
 from psched.base.texts import brief, cut
 from psched.config import Config
-from psched.core.history.recording import STORE_ERRORS, STORE_SECONDS, Counts
+from psched.core.history.counts import STORE_ERRORS, STORE_SECONDS, Counts
 from psched.worker.context import Context
 from psched.worker.running_task import Hold, Lease, RunningTask
 from psched.worker.task_table import TaskTable

@@ -6,8 +6,8 @@ from signal import SIGHUP
 import pytest
 
 from psched.base.texts import brief
-from psched.core.history import recording as counting
-from psched.core.history.recording import Counts
+from psched.core.history import counts as counting
+from psched.core.history.counts import Counts
 from psched.core.history.records import Attempt, Fate, Outcome, Skipped
 from psched.core.model import FINISHED, Settlement, Token
 from psched.master.messages import FROM_MONITOR, FROM_WORKER, TO_MONITOR

@@ -20,7 +20,7 @@ import psched
 from psched.base.clock import SystemClock
 from psched.base.errors import StoreUnavailableError
 from psched.base.fault_log import FaultLog
-from psched.core.history import recording as counting
+from psched.core.history import counts as counting
 from psched.master.totals import Host
 from psched.monitor.address import Place, listen, place_of
 from psched.monitor.metrics import HostCollector, text_of

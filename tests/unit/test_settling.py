@@ -7,7 +7,8 @@ import pytest
 
 from psched import config
 from psched.base.errors import StoreBusyError, StoreUnavailableError, UnknownOutcomeError
-from psched.core.history.recording import ATTEMPTS, RUNS, Recorder, StoreClock
+from psched.core.history.counts import ATTEMPTS, RUNS
+from psched.core.history.recording import Recorder, StoreClock
 from psched.core.history.records import Attempt, Outcome, RunRecord
 from psched.core.model import Finish, Retry, Row
 from psched.core.policy import after_run

@@ -13,7 +13,7 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.config import from_mapping
-from psched.core.history.recording import Counts
+from psched.core.history.counts import Counts
 from psched.testing import ManualClock
 from psched.worker.store_gateway import Slowness, StoreBackoff
 
