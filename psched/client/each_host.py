@@ -103,10 +103,8 @@ def remove_rows(access: Access, template: str) -> None:
 def keep_own_rows(access: Access, *, since: float, retires: bool) -> Iterator[None]:
     """Make the rows of this host as the templates say, in steps of about one request.
 
-    Args:
-        access: how the store is read and changed.
-        since: since when this host is known at least.
-        retires: whether also to remove the rows of hosts that are gone, if it is this host's turn.
+    This host is known ``since`` then at least. ``retires``: whether also to remove the rows of
+    hosts that are gone, if it is this host's turn.
     """
     store, names = access.store, access.settings.host_names
     templates = list[str]()

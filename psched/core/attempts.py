@@ -87,11 +87,9 @@ def _was_settled(row: Row) -> bool:
 
 
 def give_up_reason(row: Row, definition: Definition, now: float) -> tuple[str, str] | None:
-    """Decide whether to give up the occurrence of a row that has just been claimed.
+    """Whether to give up the occurrence of a row that has just been claimed; None: it is tried.
 
-    Returns:
-        The new status if the row is a one-shot, and the reason. None means that the occurrence is
-        not given up, but tried.
+    Otherwise the new status, if the row is a one-shot, and the reason.
     """
     if row.next_time is None or row.moved_at is not None:
         return None  # the number is not that of this occurrence

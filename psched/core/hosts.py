@@ -134,9 +134,8 @@ def too_many_lanes(host: str, left: Sequence[str]) -> str:
 def lanes_served(names: Sequence[str], patterns: Iterable[str]) -> tuple[list[str], list[str]]:
     """The lanes that a host claims from besides NULL, and those that are too many.
 
-    Args:
-        names: the name and the labels of the host, see `psched.config.Config.host_names`.
-        patterns: the lanes of several names and of patterns that there are.
+    The host has these `psched.config.Config.host_names`. ``patterns`` are the lanes of several
+    names and of patterns that there are.
     """
     found = [*names[:1], *map(own_lane, names[:1]), *names[1:]]
     found += [lane for lane in patterns if serves(names, lane)]

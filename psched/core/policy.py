@@ -65,12 +65,10 @@ class Run:
 def after_claim(
     row: Row, settings: Config, now: float, pauses: Sequence[PastPause] = ()
 ) -> Run | Settlement:
-    """Decide what to do with a row that has just been claimed.
+    """Decide what to do with a row that has just been claimed: run an occurrence, or settle it.
 
-    Returns:
-        The occurrence to run; or a settlement, if there is nothing to run. There is nothing to run
-        if the row is invalid, has a status other than ``waiting``, or was inserted without a time;
-        or if the row's next occurrences are dropped or not due yet.
+    There is nothing to run if the row is invalid, has a status other than ``waiting``, or was
+    inserted without a time; or if the row's next occurrences are dropped or not due yet.
     """
     if row.status != WAITING:
         return _not_waiting(row, settings, now)

@@ -99,15 +99,10 @@ class Settler:
     def settle(
         self, store: Store, endings: Sequence[Ending], write: Write | None = None
     ) -> Mapping[str, Settled]:
-        """End leases. If the store does not answer, the call can be repeated.
+        """End leases; return DONE or PREEMPTED for each key whose settlement is known.
 
-        Args:
-            store: where the rows are.
-            endings: how the leases end.
-            write: writes them; None: the store does. What it refuses, the store writes.
-
-        Returns:
-            DONE or PREEMPTED for each key; a key is missing if its settlement is not known yet.
+        With ``write``, the store writes only what that has refused. If the store does not answer,
+        the call can be repeated.
         """
         sent = self._clock.boottime()
         results: dict[str, Settled] = {}

@@ -21,8 +21,7 @@ _PATIENCE = 10.0
 def refusals(rows: Iterable[Row], settings: Config) -> Iterator[tuple[str, str]]:
     """The key of each row that runs as another user and would be refused, and why.
 
-    Raises:
-        OSError: the helper cannot be asked.
+    An OSError says that the helper cannot be asked.
     """
     for row in rows:
         if row.run_as is not None:

@@ -130,10 +130,7 @@ class Cgroup:
         """The CPU time that has been used here since the last call of this method.
 
         The first call returns the time since the cgroup was created. The time includes processes
-        that have ended, and the cgroups below.
-
-        Returns:
-            The time in microseconds; None if it cannot be read.
+        that have ended, and the cgroups below. It is in microseconds; None if it cannot be read.
         """
         try:
             # The file begins with "usage_usec" and the number. It exists without the controller
@@ -168,9 +165,7 @@ class Cgroup:
     def wait_until_empty(self, seconds: float) -> bool:
         """Wait until this cgroup and those below contain only zombies, or no process at all.
 
-        Returns:
-            False if a living process is left after this number of seconds; otherwise True, also
-            if the cgroup does not exist.
+        False: a living process is left after so many seconds. A missing cgroup contains none.
         """
         until = time.monotonic() + seconds
         with suppress(OSError), (self.path / "cgroup.events").open("rb", buffering=0) as events:
@@ -382,12 +377,8 @@ def _lock(path: Path) -> int:
 def _clear(path: Path, until: float) -> None:
     """Kill the processes that a dead master has left in its cgroups, and remove the cgroups.
 
-    If the master is alive, do nothing.
-
-    Args:
-        path: the directory of a `MasterCgroup`, whose master is dead or alive.
-        until: when to stop waiting for workers that are releasing their leases, and to kill them,
-            in seconds of the monotonic clock.
+    If the master of this `MasterCgroup`'s directory is alive, do nothing. Workers that release
+    their leases are killed ``until`` then, in seconds of the monotonic clock.
     """
     pid, start = map(int, path.name.split(".")[1:])
     # Check the process before trying the lock, because a living master that has just created its

@@ -164,12 +164,8 @@ class Child:
     def is_stopped(self, now: float, limit: float, processes: ProcessTable) -> bool:
         """Whether the child is silent because a signal has stopped it, so that it is to be killed.
 
-        It is not awaited like a child that hangs, because it can hold a lock of the database.
-
-        Args:
-            now: the present time, in seconds of the monotonic clock.
-            limit: the seconds of silence after which the child counts as hanging.
-            processes: finds out whether it is stopped.
+        It is not awaited like a child that hangs, which it would be after ``limit`` seconds of
+        silence, because it can hold a lock of the database.
         """
         if now < self.next_look(limit):
             return False
@@ -221,18 +217,10 @@ class Spawner(ProcessTable, Protocol):
     """Forks children, signals them and collects their exit statuses."""
 
     def spawn(self, main: Callable[[Link], int], *, keep: Iterable[int]) -> tuple[int, Link]:
-        """Fork a child that calls ``main`` with the child's end of a new link.
+        """Fork a child that exits with what ``main`` returns; return its pid and our end of a link.
 
-        Args:
-            main: the function that the child calls; the child exits with the status that ``main``
-                returns.
-            keep: descriptors that the child needs besides standard output and standard error.
-
-        Returns:
-            The child's pid, and the parent's end of the link.
-
-        Raises:
-            OSError: the system has no process, memory or descriptor left.
+        The child keeps standard output, standard error and the descriptors ``keep``. An OSError
+        says that the system has no process, memory or descriptor left.
         """
         ...
 
@@ -368,8 +356,7 @@ class OrphanReaper(Generic[C]):
     def sweep(self, spare: frozenset[int]) -> list[C]:
         """KILL all descendants of this process, except some children and their descendants.
 
-        Returns:
-            The exited children whose descendants are all dead; each child is returned only once.
+        Return the exited children whose descendants are all dead, each only once.
         """
         before = self._left
         for orphans in self._orphans:

@@ -72,19 +72,11 @@ class Deadline:
         self.write(None)
 
     def write(self, at: float | None) -> None:
-        """Store when the switch fires; the child calls this.
-
-        Args:
-            at: seconds of the boot-time clock; None if the switch does not fire.
-        """
+        """Store when the switch fires, by the boot-time clock, or None; the child calls this."""
         self._at.value = inf if at is None else at
 
     def has_passed(self, now: float) -> bool:
-        """Whether the switch should have fired by now; the parent calls this.
-
-        Args:
-            now: the present time, in seconds of the boot-time clock.
-        """
+        """Whether the switch should have fired by now, boot-time clock; the parent calls this."""
         return now >= self._at.value
 
 
@@ -101,10 +93,9 @@ class Timer:
         )
 
     def set(self, at: float | None) -> None:
-        """Send the signal at an instant. A later call replaces the instant.
+        """Send the signal at this second of the boot-time clock, which a later call replaces.
 
-        Args:
-            at: seconds of the boot-time clock; None to send no signal.
+        None: send no signal.
         """
         if at == self._at:
             return

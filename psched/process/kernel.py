@@ -50,14 +50,11 @@ TELLS_USAGE = _SYS_WAITID is not None and ctypes.sizeof(ctypes.c_long) == ctypes
 
 
 def usage_of_zombie(pid: int) -> tuple[int | None, int | None]:
-    """What a child has used that has ended and was not waited for; the child remains a zombie.
+    """The CPU time (µs) and the peak of memory (KiB) of a child that is, and remains, a zombie.
 
-    The standard library has no such function: `os.wait4` reaps the child.
-
-    Returns:
-        The CPU time in microseconds, and the peak of memory in KiB. They contain the child's own
-        children for which it has waited; the peak is that of the largest of them. None stands for
-        what is not known.
+    They contain the child's own children for which it has waited; the peak is that of the largest
+    of them. None stands for what is not known. The standard library has no such function:
+    `os.wait4` reaps the child.
     """
     used = (ctypes.c_long * _LONGS_OF_RUSAGE)()
     call = (_SYS_WAITID, os.P_PID, pid, None, _PEEK, ctypes.byref(used))

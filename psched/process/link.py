@@ -453,11 +453,9 @@ class Channel:
             raise
 
     def receive(self, *, wait: float = 0) -> tuple[dict[str, Any], list[int]] | None:
-        """Receive the next message.
+        """Receive the next message, and the descriptors that it carries, which are closed on exec.
 
-        Returns:
-            The message, and the descriptors that it carries, which are closed on exec. None if no
-            message has arrived; if `closed` is True then, none will arrive later.
+        None if no message has arrived; if `closed` is True then, none will arrive later.
         """
         if self.closed:
             return None

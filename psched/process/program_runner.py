@@ -359,13 +359,9 @@ def _write(number: int, data: bytes) -> None:
 def execute(text: str, link: int, *, hidden: bool) -> None:
     """Turn this process, which the fork server has forked, into a program runner.
 
-    Args:
-        text: the text of this file.
-        link: the descriptor of its end of the link to the worker.
-        hidden: whether other processes of the user must not read its memory; see `secrecy`.
-
-    Raises:
-        OSError: the interpreter cannot be executed.
+    ``text`` is the text of this file, ``link`` the descriptor of its end of the link to the worker.
+    If it is ``hidden``, other processes of the user must not read its memory; see `secrecy`. An
+    OSError says that the interpreter cannot be executed.
     """
     # No signal must end the interpreter before it runs this text.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())

@@ -223,13 +223,8 @@ def open_group(pid: int, caller: int, kill: int) -> int:
     """Open the file by which a process joins the control group that another is in.
 
     It must be the group of a task, made by the caller: no other is joined, also if another process
-    has got this pid. What kills a larger one would kill psched with it.
-
-    Args:
-        pid: of the process that asks.
-        caller: who must have made the group.
-        kill: what the process has sent as the file that kills the group. Root writes to it, so it
-            must be no other file.
+    has got this pid. What kills a larger one would kill psched with it. Root writes to the file
+    ``kill``, which the process has sent as the one that kills the group, so it must be no other.
     """
     try:
         with open(f"/proc/{pid}/cgroup", encoding="utf-8") as file:  # noqa: PTH123  # loads less

@@ -136,13 +136,9 @@ def allowed(
 ) -> dict[str, str]:
     """The environment of a program that a user may run so; refuses what the list does not allow.
 
-    Args:
-        rules: root's list.
-        account: the user's.
-        arguments: the program and its arguments.
-        environment: the variables that the row asks for, and those that describe its task.
-        folder: the working folder that the row asks for; None for the user's home.
-        path: where the list is, for people.
+    ``environment`` has the variables that the row asks for, and those that describe its task. The
+    row also asks for the working ``folder``; None: the user's home. ``path`` is that of root's
+    list, for people.
     """
     user = account.pw_name
     of_user = [rule for rule in rules if rule.user == user]

@@ -18,10 +18,7 @@ def hide() -> bool:
 
     This function changes nothing if ``/proc`` is mounted with ``hidepid``. This mount option hides
     processes from users who must not read them, so psched could not see its own hidden processes,
-    and could not kill the processes that tasks leave behind.
-
-    Returns:
-        Whether this process is hidden now.
+    and could not kill the processes that tasks leave behind. Return whether this one is hidden now.
     """
     kernel.allow_dump(allowed=False)
     if _is_seen_by_its_parent():

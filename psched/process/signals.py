@@ -106,10 +106,8 @@ class SignalInbox:
 
         Call this after importing a user's module, because the module might have changed signal
         handlers. For example, if the module ignored CHLD, the kernel would reap our children, and
-        we could not read their exit statuses.
-
-        Returns:
-            The wanted signals for which psched's handler was not set.
+        we could not read their exit statuses. Return the wanted signals for which psched's handler
+        was not set.
         """
         receive(self._add)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
@@ -162,11 +160,7 @@ class SignalInbox:
                 self._poller.register(link, events)
 
     def sleep(self, timeout: float) -> bool:
-        """Sleep until a signal arrives, a watched link is ready, or the timeout ends.
-
-        Returns:
-            True if a signal has arrived or a link is ready; False if the timeout has ended.
-        """
+        """Sleep until a signal arrives or a watched link is ready; False: the time is over."""
         if self._pending:
             return True
         if timeout > _SHORT:

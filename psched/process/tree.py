@@ -249,10 +249,9 @@ def kill_below(
 ) -> bool:
     """KILL all descendants of a process, once; call this again until it returns False.
 
-    Returns:
-        True if the subreaper has a child that was in neither ``spare`` nor ``dead``, or if its
-        children cannot be listed. True also if this call has found all such children dead: a child
-        can have forked before its death, and the orphan is then a new child of the subreaper.
+    True: the subreaper has a child that was in neither ``spare`` nor ``dead``, or its children
+    cannot be listed. True also if this call has found all such children dead: a child can have
+    forked before its death, and the orphan is then a new child of the subreaper.
     """
     dead = set() if dead is None else dead
     found = False
@@ -284,11 +283,8 @@ def kill_below(
 def kill_all_below(pid: int, spare: frozenset[int] = frozenset()) -> bool:
     """KILL all descendants of a process until none is found alive; see `kill_below`.
 
-    The function does not wait for a process that dies slowly, for example in uninterruptible sleep
-    or while it releases much memory.
-
-    Returns:
-        Whether only zombies are left. If not, call the function again soon.
+    Return whether only zombies are left. The function does not wait for a process that dies slowly,
+    for example in uninterruptible sleep or while it releases much memory: call it again soon.
     """
     dead: set[int] = set()
     killed: set[int] = set()

@@ -69,9 +69,7 @@ class Cancellation:
     def ask(self, reason: str) -> bool:
         """Have the task cancelled, if this is the first call; a signal handler calls this.
 
-        Returns:
-            False if the loop has been blocked since the first call, so that the task does not know
-            that it is cancelled.
+        False: the loop has been blocked since the first call, so the task does not know of it.
         """
         if self.reason:
             return self._is_noticed or time.monotonic() < self._asked + _BLOCKED

@@ -51,9 +51,7 @@ class _Routes(Dispatch):
 def rehearse(stop: Stop, log: Log) -> None:
     """Run the task a few times in this process; its title and signals are set afterwards.
 
-    Args:
-        stop: the one of the runners.
-        log: this process's log, which gets no line.
+    ``stop`` is the one of the runners. This process's log gets no line.
     """
     process, environment = log.process, dict(os.environb)
     try:

@@ -476,8 +476,7 @@ class Runner:
     def _answer(self, question: Mapping[str, Any]) -> bool:
         """Answer what to do with a row whose trigger a user has written.
 
-        Returns:
-            Whether this process can answer further questions.
+        Return whether this process can answer further questions.
         """
         set_title("trigger helper")
         with suppress(OSError):

@@ -147,14 +147,10 @@ class RunnerPool(ABC):
     def prepare(self, count: int = 1, *, unused: bool = False) -> None:
         """Make sure that a runner waits for a task, so that the next task does not wait for a fork.
 
-        Args:
-            count: how many tasks are to be started. If no runner is waiting, up to this many are
-                created at once, because that costs less than to create them one by one.
-            unused: whether the runner that `acquire` returns next must have run no task yet.
-
-        Raises:
-            OSError: the system has no process or memory left.
-            RuntimeError: this process has a second thread.
+        If none is waiting, up to ``count`` are created at once, for so many tasks, because that
+        costs less than to create them one by one. With ``unused``, the runner that `acquire`
+        returns next must have run no task yet. An OSError says that the system has no process or
+        memory left, a RuntimeError that this process has a second thread.
         """
 
     @abstractmethod
@@ -195,9 +191,7 @@ class RunnerPool(ABC):
     def give_back(self, runner: RunnerChild) -> bool:
         """Keep a runner for another task if `clear` allows this; otherwise kill the runner.
 
-        Returns:
-            Whether the runner is kept. If not, `cleared` returns the runner once all its processes
-            are dead.
+        Return whether it is kept. If not, `cleared` returns it once all its processes are dead.
         """
         clean = self.clear(runner)
         if clean:
@@ -271,12 +265,9 @@ class RunnerPool(ABC):
     def trim(self, quiet: float) -> None:
         """Let waiting runners exit that are probably not needed soon.
 
-        After `_QUIET` seconds, all but one of the runners exit that have run no task. After
-        `_LONG_QUIET` seconds, all but one of all waiting runners exit. A runner that has run a task
-        stays rather than one that has not.
-
-        Args:
-            quiet: for how many seconds no task was claimed and none has ended.
+        After `_QUIET` seconds in which no task was claimed and none has ended, all but one of the
+        runners exit that have run no task. After `_LONG_QUIET` seconds, all but one of all waiting
+        runners exit. A runner that has run a task stays rather than one that has not.
         """
         if quiet <= _QUIET:
             return
@@ -409,12 +400,8 @@ class ForkingRunnerPool(RunnerPool):
     def load(self, within: float) -> ForkServer:
         """Start a fork server, wait until it has loaded the handlers, and return it.
 
-        Args:
-            within: the seconds after which its stack is logged, if it has not loaded them yet.
-
-        Raises:
-            LoadError: they cannot be loaded; this has been logged.
-            EOFError: the fork server has died meanwhile.
+        If that takes longer than ``within`` seconds, its stack is logged. A LoadError says that
+        they cannot be loaded, which has been logged; an EOFError that the fork server has died.
         """
         until = self._clock.monotonic() + within
         while not (server := self.start()).has_loaded:

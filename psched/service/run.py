@@ -291,10 +291,8 @@ def _daemonize(settings: Config) -> int:
     """Fork a daemon (a background process); this function returns only in the daemon.
 
     The process that the user started waits until the daemon reports that it is ready, that is,
-    that the daemon's log and pid file are open. The process then exits.
-
-    Returns:
-        A file descriptor. The daemon must write a byte to it when it is ready.
+    that the daemon's log and pid file are open. The process then exits. The daemon must write a
+    byte to the descriptor that is returned when it is ready.
     """
     from daemon import DaemonContext  # noqa: PLC0415
 

@@ -203,8 +203,7 @@ class WorkerBoot:
     ) -> tuple[ForkingRunnerPool, Sequence[str] | None, bool]:
         """Create the runner pool, and start its fork server.
 
-        Returns:
-            The pool, the types that have a handler, and whether program runners may run programs.
+        Also return the types that have a handler, and whether program runners may run programs.
         """
         is_first = self.place.number == 0  # it warns; the others have opened the same
         cgroup = None if settings.cgroup == "off" else self.place.cgroup

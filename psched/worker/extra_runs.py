@@ -58,11 +58,9 @@ class ExtraRuns:
         self._turns = Turns()
 
     def needing_schedule(self, lease: Lease, run: Run) -> ExtraRun | Settlement | None:
-        """The extra run of a claimed row that needs to hold its schedule.
+        """The extra run of a claimed row that needs to hold its schedule; None if it needs not.
 
-        Returns:
-            The extra run; None if the row can run without that; or the settlement that
-            quarantines the row, because it can never run.
+        If it can never run, the settlement that quarantines the row.
         """
         try:
             needed = needed_schedule(lease.row)

@@ -163,9 +163,7 @@ class HistoryKeeper:
     def failures_before(self, row: Row, definition: Definition) -> int:
         """How many attempts of earlier occurrences have failed in a row before that of a row.
 
-        Returns:
-            The number, for the setting ``pause_after_failures``; 0 if the run history does not tell
-            it, or cannot be read now.
+        It is for ``pause_after_failures``; 0 if the history does not tell it, or cannot be read.
         """
         most, history = definition.settings.pause_after_failures, definition.settings.history
         store = self._store

@@ -253,10 +253,8 @@ class RunningTask(Lease):
     def run_over(self, failure: str | None, now: float, told: EndReport = _NOTHING_TOLD) -> None:
         """Note that the run has ended; only the first call has an effect.
 
-        Args:
-            failure: what went wrong, in one line; None if the handler has returned.
-            now: the current time, seconds of the monotonic clock.
-            told: what the runner has told about the end, or what its exit has told.
+        ``failure`` says in one line what went wrong; None: the handler has returned. ``told`` is
+        what the runner, or its exit, has told about the end; ``now`` is of the monotonic clock.
         """
         if not self.over:
             self.over, self.failure, self.ended, self.told = True, failure, now, told
@@ -377,9 +375,7 @@ class RunningTask(Lease):
     def report(self, mono: float, boot: float) -> dict[str, Any]:
         """What `psched status` shows about the task, as a part of a message to the master.
 
-        Args:
-            mono: the current time, seconds of the monotonic clock.
-            boot: the current time, seconds of the boot-time clock.
+        The current times are those of the monotonic and of the boot-time clock.
         """
         state = self.stopping.name.lower() if self.ladder else "running"
         # When the run is over, the runner can run another task, whose progress the memory contains.

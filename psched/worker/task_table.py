@@ -90,11 +90,8 @@ class TaskGuard:
     def watch(self, tasks: Iterable[RunningTask]) -> float:
         """Send the signals that are due, and set the timer that kills this process if it hangs.
 
-        Call this at the returned time, and before every call that can block for long: a request to
-        the store, or a fork.
-
-        Returns:
-            When the next signal is due, seconds of the monotonic clock.
+        Call this at the returned time of the monotonic clock, when the next signal is due, and
+        before every call that can block for long: a request to the store, or a fork.
         """
         mono, boot = self._clock.monotonic(), self._clock.boottime()
         running = [task for task in tasks if not task.empty]
@@ -377,8 +374,7 @@ class TaskTable:
     def guard(self) -> float:
         """Send the signals that are due; see `TaskGuard.watch`.
 
-        Returns:
-            When to call this method and `receive` again, seconds of the monotonic clock.
+        Return when to call this and `receive` again, seconds of the monotonic clock.
         """
         self.send_starts()
         wakes = min(self._guard.watch(self.running.values()), self._pool.wakes)
@@ -415,8 +411,7 @@ class TaskTable:
     def follow(self, key: str, reader: int) -> RunningTask | None:
         """Have the output of a running task sent to a reader, until it ends.
 
-        Returns:
-            The task; None if no task with this key runs, or if it has no process any more.
+        Return the task; None if none with this key runs, or if it has no process any more.
         """
         task = self.running.get(key)
         if task is None or task.empty or task.awaits_output:

@@ -42,12 +42,7 @@ class Recycling:
         self.why = ""
 
     def reached(self, tasks: int, now: float) -> bool:
-        """Return True if a limit has been reached, but only once: later calls return False.
-
-        Args:
-            tasks: how many tasks the worker has run.
-            now: the current time, seconds of the monotonic clock.
-        """
+        """Whether a limit has been reached after so many tasks; later calls return False."""
         if self.why:
             return False
         if self._tasks is not None and tasks >= self._tasks:
@@ -85,11 +80,7 @@ class Inbox(Protocol):
         ...
 
     def sleep(self, timeout: float) -> bool:
-        """Sleep until a signal arrives, a watched link is ready, or ``timeout`` seconds pass.
-
-        Returns:
-            False if only the time has passed; True otherwise.
-        """
+        """Sleep until a signal arrives or a watched link is ready; False: the time is over."""
         ...
 
 
@@ -179,8 +170,7 @@ class Worker:
     def tick(self) -> float:
         """Obey the signals and orders that have arrived, and do everything that is due.
 
-        Returns:
-            Seconds until the next tick, unless `exit_status` has been set.
+        Return the seconds until the next tick, unless `exit_status` has been set.
         """
         self._receive()
         if not self._admitted or self.exit_status is not None:

@@ -60,21 +60,16 @@ class ReadsLightly(Protocol):
     """
 
     def overview(self, limit: int) -> Overview:
-        """What runs, what is late and what is next.
+        """What runs, what is late and what is next: at most ``limit`` rows of each kind.
 
         The cost must not grow with the number of rows, except of leased ones.
-
-        Args:
-            limit: the largest number of rows of each kind.
         """
         ...
 
     def active_rows(self, after: Place | None, limit: int) -> ActiveRows:
-        """The rows that run or are due; the cost must not grow with the number of other rows.
+        """The rows that run, and at most ``limit`` that are due; without ``after``, the first ones.
 
-        Args:
-            after: the place after which due rows are read; None means the first ones.
-            limit: the largest number of due rows.
+        The cost must not grow with the number of other rows.
         """
         ...
 

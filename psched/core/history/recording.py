@@ -60,12 +60,9 @@ class StoreClock:
         self._took = inf
 
     def read(self, now: float, sent: float, answered: float) -> None:
-        """Note that the store has told its time.
+        """Note that the store has told its time, in Unix seconds.
 
-        Args:
-            now: the time of the store's clock, in Unix seconds.
-            sent: when the request was sent, seconds of the boot-time clock.
-            answered: when the answer arrived, seconds of the boot-time clock.
+        The request was ``sent`` and ``answered`` then, in seconds of the boot-time clock.
         """
         took = answered - sent
         if took <= max(_LONGEST, self._took):

@@ -123,11 +123,9 @@ class PausesTypes(Protocol):
         """
 
     def change_pause_rules(self, *, drop: Sequence[str], store: Sequence[PauseRule]) -> None:
-        """Delete rules, and store others, all or nothing. The call can be repeated.
+        """Delete the rules with the ids ``drop``, if they exist, and store others, all or nothing.
 
-        Args:
-            drop: the ids of the rules to delete; those that do not exist are ignored.
-            store: the rules to store; one with the same id is replaced.
+        A rule with the same id is replaced. The call can be repeated.
         """
 
 
