@@ -30,7 +30,15 @@ from psched.core.operations.backfills import Backfill, Stagger
 from psched.core.operations.extra_runs import QUEUE, schedule_of
 from psched.core.operations.rescheduled import Rescheduled
 from psched.core.schedule import ScheduleMetadata, Schedules
-from psched.core.selection import chosen_texts, find, is_pattern, matches, selection_of
+from psched.core.selection import (
+    EVERY_ROW,
+    Selection,
+    chosen_texts,
+    find,
+    is_pattern,
+    matches,
+    selection_of,
+)
 
 _CHANGED_MEANWHILE = (
     AlreadyExistsError,
@@ -319,9 +327,7 @@ class Wanted:
 
     Attributes:
         keys: keys or patterns, one of which the key must match.
-        statuses: values of `Row.state`.
-        types: the types.
-        labels: the labels.
+        selection: the statuses, types and labels.
         reason: a pattern for the column ``reason``, in which capital and small letters are equal;
             without a wildcard, a part of the text.
         extra_runs: whether the row of an extra run fulfils the conditions, too.
@@ -330,9 +336,7 @@ class Wanted:
     """
 
     keys: Sequence[str] = ()
-    statuses: frozenset[str] = frozenset()
-    types: frozenset[str] = frozenset()
-    labels: frozenset[str] = frozenset()
+    selection: Selection = EVERY_ROW
     reason: str | None = None
     extra_runs: bool = True
     one_shots: bool = True
@@ -340,13 +344,14 @@ class Wanted:
 
     def for_verb(self, verb: type[Verb[Any]]) -> "Wanted":
         """Return these conditions, limited to rows with which the verb can be done."""
-        if others := self.statuses - verb.states:
+        chosen = self.selection.statuses
+        if others := chosen - verb.states:
             known = ", ".join(sorted(verb.states))
             text = f"{min(others)!r} cannot be {verb.done}; choose from {known}"
             raise InvalidError("status", text)
         return changed(
             self,
-            statuses=self.statuses or verb.states - verb.unless_named,
+            selection=changed(self.selection, statuses=chosen or verb.states - verb.unless_named),
             extra_runs=verb.takes_extra_runs,
             one_shots=verb.takes_one_shots,
             templates=verb.takes_templates,
@@ -355,9 +360,7 @@ class Wanted:
     def has(self, row: Row) -> bool:
         """Whether a row fulfils the conditions; its key is not compared."""
         return (
-            (not self.statuses or row.state in self.statuses)
-            and (not self.types or row.type in self.types)
-            and (not self.labels or row.label in self.labels)
+            self.selection.matches(row)
             and (self.reason is None or _contains(row.reason or "", self.reason))
             and (self.extra_runs or schedule_of(row.key) is None)
             and (self.one_shots or row.cron is not None)
@@ -374,9 +377,9 @@ class Wanted:
         if self.keys and not patterns:
             return
         conditions = {
-            "status": self.statuses or None,
-            "type": self.types or None,
-            "label": self.labels or None,
+            "status": self.selection.statuses or None,
+            "type": self.selection.types or None,
+            "label": self.selection.labels or None,
         }
         found = find(schedules, patterns, conditions, order="key")
         yield from (row for row in found if row.key not in named and self.has(row))
@@ -404,13 +407,8 @@ def wanted_of(
         raise InvalidError("reason", "must not be empty")
     if not (every or keys or not selection.selects_all or reason):
         raise InvalidError("keys", "name keys or a condition, or pass every=True")
-    return Wanted(
-        keys=[*dict.fromkeys(map(stored_key, keys))],
-        statuses=selection.statuses,
-        types=selection.types,
-        labels=selection.labels,
-        reason=reason,
-    )
+    keys = [*dict.fromkeys(map(stored_key, keys))]
+    return Wanted(keys=keys, selection=selection, reason=reason)
 
 
 class Pace:
