@@ -130,13 +130,13 @@ _BATCH = 500
 """The maximum number of rows that one purge deletes. It is small, so that a purge holds few locks,
 and only for a short time."""
 
-_PURGE_INTERVAL = 60.0
-"""The longest pause, in seconds, between two purges by one worker. A random part of up to a half is
-subtracted."""
+_DELETE_INTERVAL = 60.0
+"""The longest pause, in seconds, between two deletions by one worker. A random part of up to a half
+is subtracted."""
 
 _NEXT_BATCH = 1.0
-"""The longest pause, in seconds, after a purge that has deleted a full batch. A random part of up
-to a half is subtracted."""
+"""The longest pause, in seconds, after the deletion of a full batch. A random part of up to a half
+is subtracted."""
 
 
 class BacklogWatch:
@@ -182,34 +182,52 @@ class BacklogWatch:
         self.next, self.backlog, self.waited = 0.0, Backlog(), 0.0
 
 
-class Janitor:
-    """Purges tasks that have ended, once their ``retention_time`` has passed.
+class Deletions:
+    """Deletes what is old of one kind now and then, a batch at a time.
 
     Attributes:
-        due: when to call `purge`, seconds of the monotonic clock. A worker that sleeps then does
-            not wake up for it, but purges at its next tick.
+        due: when to call `delete`, seconds of the monotonic clock. A worker that sleeps then does
+            not wake up for it, but deletes at its next tick.
     """
 
-    def __init__(self, context: Context, gateway: StoreGateway) -> None:
-        self._store = context.store
-        self._gateway = gateway
+    def __init__(self, context: Context) -> None:
         self._clock = context.clock
         self._rng = context.rng
-        self.due = self._clock.monotonic() + _PURGE_INTERVAL * self._rng.uniform(0, 1)
+        self.due = 0.0
 
-    def purge(self) -> None:
-        """Purge once; call this when it is ``due``."""
-        # The next time is set before the request, so that a purge that fails is not repeated at
-        # every tick.
-        self.due = self._in(_PURGE_INTERVAL)
-        purged = self._gateway.request(lambda: self._store.purge(_BATCH))
-        if purged:
-            _log.debug("purged %d tasks that had ended", purged)
-        if purged >= _BATCH:
+    def put_off(self) -> None:
+        """Begin later, because the workers of a generation, which start together, would at once."""
+        self.due = self._clock.monotonic() + _DELETE_INTERVAL * self._rng.uniform(0, 1)
+
+    def delete(self, request: Callable[[], int], most: int) -> int:
+        """Delete at most so many by a request, which returns how many it has deleted."""
+        # The next time is set before the request, so that one that fails is not repeated at every
+        # tick.
+        self.due = self._in(_DELETE_INTERVAL)
+        deleted = request()
+        if deleted >= most:
             self.due = self._in(_NEXT_BATCH)
+        return deleted
 
     def _in(self, pause: float) -> float:
         return self._clock.monotonic() + pause * self._rng.uniform(0.5, 1)
+
+
+class Janitor(Deletions):
+    """Purges tasks that have ended, once their ``retention_time`` has passed."""
+
+    def __init__(self, context: Context, gateway: StoreGateway) -> None:
+        super().__init__(context)
+        self._store = context.store
+        self._gateway = gateway
+        self.put_off()
+
+    def purge(self) -> None:
+        """Purge once; call this when it is ``due``."""
+        purge = partial(self._store.purge, _BATCH)
+        purged = self.delete(lambda: self._gateway.request(purge), _BATCH)
+        if purged:
+            _log.debug("purged %d tasks that had ended", purged)
 
 
 _LOOK_INTERVAL = 60.0

@@ -25,6 +25,7 @@ from psched.core.operations.pausing import earlier_failures
 from psched.core.settling import Ending
 from psched.core.store_protocol import ExpiredLease
 from psched.triggers import zone
+from psched.worker.chores import Deletions
 from psched.worker.context import Context
 from psched.worker.running_task import RunningTask
 from psched.worker.store_gateway import StoreGateway
@@ -55,14 +56,6 @@ _TRIM_LIMIT = 500
 
 _BETWEEN_FAILURES = 50
 """The most records beside those of failures that are read to count the failures of a schedule."""
-
-_TRIM_INTERVAL = 60.0
-"""The longest pause, in seconds, between two deletions by one worker. A random part of up to a half
-is subtracted."""
-
-_NEXT_TRIM = 1.0
-"""The longest pause, in seconds, after a request that has deleted as many records as it can. A
-random part of up to a half is subtracted."""
 
 _TRIMMED_RUNS = 10
 """A key is trimmed on average once in ``history_keep_per_key`` / this many of its runs."""
@@ -115,7 +108,8 @@ class HistoryKeeper:
         self._not_before = 0.0
         self._no_note_before = 0.0
         self._next_beat = 0.0
-        self._next_trim = self._clock.monotonic() + _TRIM_INTERVAL * self._rng.uniform(0, 1)
+        self._deletions = Deletions(context)
+        self._deletions.put_off()
 
     @property
     def lost_records(self) -> int:
@@ -136,7 +130,7 @@ class HistoryKeeper:
     @property
     def due(self) -> float:
         """When to call `work` if the worker is awake, seconds of the monotonic clock."""
-        wakes = self._next_beat if not self._kept else 0.0 if self._keys else self._next_trim
+        wakes = self._next_beat if not self._kept else 0.0 if self._keys else self._deletions.due
         return max(min(wakes, self.wakes), self._not_before)
 
     def taken_over(self, row: Row, expired: ExpiredLease) -> None:
@@ -389,7 +383,7 @@ class HistoryKeeper:
 
     def _trim(self) -> None:
         """Delete old records, and the records of a few keys that have too many."""
-        store, now = self._store, self._clock.monotonic()
+        store = self._store
         if not self._kept or store is None:
             return
         for key in [*self._keys][:_KEYS_PER_TICK]:
@@ -397,13 +391,11 @@ class HistoryKeeper:
             keep = self._settings.history_keep_per_key
             self._gateway.request_aside(partial(store.trim_key, key, keep))
         keep = self._settings.history_keep
-        if not keep or now < self._next_trim:
+        if not keep or self._clock.monotonic() < self._deletions.due:
             return
-        self._next_trim = now + _TRIM_INTERVAL * self._rng.uniform(0.5, 1)
         before = self._recorder.clock.milliseconds() - keep * 1000
         trim = partial(store.trim, before=before, limit=_TRIM_LIMIT)
-        if self._gateway.request_aside(trim) >= _TRIM_LIMIT:
-            self._next_trim = now + _NEXT_TRIM * self._rng.uniform(0.5, 1)
+        self._deletions.delete(lambda: self._gateway.request_aside(trim), _TRIM_LIMIT)
 
     def _try(self, work: Callable[[], None]) -> None:
         """Do something; if the store does not answer or refuses it, wait for some seconds."""

@@ -14,6 +14,7 @@ from psched.base.errors import PschedError, SchemaError, TransientStoreError
 from psched.base.fault_log import FaultLog
 from psched.core.output import KEPT, KeepsOutput, OutputRecord, RunningAttempt
 from psched.output.captured import CapturedOutput
+from psched.worker.chores import Deletions
 from psched.worker.context import Context
 from psched.worker.running_task import RunningTask
 from psched.worker.store_gateway import StoreGateway
@@ -44,15 +45,8 @@ After a failure it is 1, and it is doubled again when records were written.
 _BATCH_BYTES = 2**20
 """About the most bytes that one request writes."""
 
-_TRIM_INTERVAL = 60.0
-"""The longest pause, in seconds, between two deletions by one worker. A random part of up to a half
-is subtracted."""
-
 _TRIM_LIMIT = 300
 """The most records that one request deletes."""
-
-_NEXT_TRIM = 1.0
-"""The longest pause, in seconds, after a request that has deleted as many records as it can."""
 
 _MOST_FAILURES = 5
 """A record that could not be written so many times in a row, each time soon after the store had
@@ -180,7 +174,6 @@ class OutputKeeper:
         self._settings = context.settings
         self._recorder = context.recorder
         self._clock = context.clock
-        self._rng = context.rng
         self._lost = FaultLog("the output of tasks is lost", _log, self._clock)
         self._number = context.place.number
         self._begun = False
@@ -191,7 +184,7 @@ class OutputKeeper:
         self._most = _BATCH
         self._failures = 0
         self._not_before = self._next_write = 0.0
-        self._next_trim = 0.0
+        self._deletions = Deletions(context)
 
     @property
     def wakes(self) -> float:
@@ -202,7 +195,7 @@ class OutputKeeper:
     @property
     def due(self) -> float:
         """When to call `work` if the worker is awake, seconds of the monotonic clock."""
-        due = self._next_trim if self._kept else self._find_out_at
+        due = self._deletions.due if self._kept else self._find_out_at
         return min(max(self._not_before, due), self.wakes)
 
     @property
@@ -268,13 +261,12 @@ class OutputKeeper:
             self._kept = self._find_out()
             self._find_out_at = now + _ASK_AGAIN
             if self._kept:
-                # The workers of a generation, which start together, do not trim together.
-                self._next_trim = now + _TRIM_INTERVAL * self._rng.uniform(0, 1)
+                self._deletions.put_off()
         if not self._kept or self._store is None:
             return
         self._write(self._store, now)
-        if now >= self._next_trim:
-            self._trim(self._store, now)
+        if now >= self._deletions.due:
+            self._trim(self._store)
 
     def _find_out(self) -> bool:
         """Whether the store keeps output; the first time, warn if it does not."""
@@ -349,14 +341,11 @@ class OutputKeeper:
         for _ in range(count):
             self._size -= _size(self._waiting.popleft())
 
-    def _trim(self, store: KeepsOutput, now: float) -> None:
+    def _trim(self, store: KeepsOutput) -> None:
         keep, budget = self._settings.output_keep, self._settings.output_budget
         before = self._recorder.clock.milliseconds() - keep * 1000 if keep else 0
-        # If this fails, it is tried again later.
-        self._next_trim = now + _TRIM_INTERVAL * self._rng.uniform(0.5, 1)
         trim = partial(store.trim_output, before=before, budget=budget or 2**62, limit=_TRIM_LIMIT)
-        if self._gateway.request_aside(trim) >= _TRIM_LIMIT:
-            self._next_trim = now + _NEXT_TRIM * self._rng.uniform(0.5, 1)
+        self._deletions.delete(lambda: self._gateway.request_aside(trim), _TRIM_LIMIT)
 
 
 def _note_of_loss(record: OutputRecord) -> OutputRecord:
