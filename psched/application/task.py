@@ -72,7 +72,7 @@ class Task:
     )  # fmt: skip
 
     def __init__(self, assignment: Mapping[str, Any], holder: Holder) -> None:
-        """Create a task from an `assignment`, to which the payload was added as ``data``."""
+        """Create a task from a `Definition.assignment` with the payload, added as ``data``."""
         self.key: str = assignment["key"]
         self.type: str = assignment["type"]
         self._text: str = assignment["data"]

@@ -89,7 +89,7 @@ class Definition:
         return earliest + stable_hash(str(Occurrence(self.key, scheduled_time)), jitter + 1)
 
     def assignment(self, row: Row, scheduled_time: int) -> dict[str, Any]:
-        """The values from which a task is created, except the payload, as a JSON object.
+        """The values that `psched.application.task.Task` reads, except the payload, for JSON.
 
         The row is as the claim returned it.
         """
