@@ -101,13 +101,13 @@ class Access:
         """Read the row with a key."""
         return self.send(partial(read_row, self.store, key))
 
-    def spread(self, rows: Iterable[Row]) -> None:
+    def spread(self, rows: Iterable[Row], *, are_new: bool = False) -> None:
         """Give the hosts that are known their rows of the templates among rows just written."""
         templates = [row.key for row in rows if row.each_host]
         if templates:
             from psched.client.each_host import spread  # noqa: PLC0415  # rarely needed
 
-            spread(self, templates)
+            spread(self, templates, are_new=are_new)
 
     # What wakes a worker can neither fail nor wait.
 
@@ -341,7 +341,7 @@ def insert(access: Access, rows: Sequence[Row], *, audited: bool = True) -> None
     access.wake_for(rows)
     if audited:
         access.auditor.record_added(rows)
-    access.spread(rows)
+    access.spread(rows, are_new=True)
 
 
 def _taken(keys: Sequence[str]) -> str:

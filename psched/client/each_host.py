@@ -28,6 +28,7 @@ from psched.client.verbs.ending import delete
 from psched.core.columns import LATEST_TIME
 from psched.core.declare import as_template_says, resting_if_template, row_of_host
 from psched.core.definition import parse_row
+from psched.core.history.protocol import AuditSelection
 from psched.core.history.records import GONE_AFTER, Fate, Skipped, WorkerRecord
 from psched.core.hosts import ROWS_OF_HOSTS, TEMPLATES, has_name, own_lane, template_of
 from psched.core.model import BEING_DELETED, DELETING, ENDED, MIGRATING, Row
@@ -73,19 +74,19 @@ def named_hosts(workers: Iterable[WorkerRecord]) -> Mapping[str, Named]:
     return found
 
 
-def spread(access: Access, templates: Sequence[str]) -> None:
+def spread(access: Access, templates: Sequence[str], *, are_new: bool) -> None:
     """Give the known hosts their rows of templates, named by key, that were just written.
 
     What fails is left to the hosts, which look for themselves.
     """
-    history, gone_after = access.store.history, access.settings.host_gone_after
+    history, gone_after = access.store.history, _gone_after(access)
     if history is None:
         return
     try:
         now = access.send(access.store.now)
         since = floor(now) - gone_after if gone_after else 0
         hosts = named_hosts(access.send(partial(history.workers, since)))
-        for _ in keep_rows(access, templates, [*hosts.values()], now):
+        for _ in keep_rows(access, templates, [*hosts.values()], now, are_new=are_new):
             continue
     except PschedError as error:
         _log.warning("the hosts get their rows within a minute, not now: %s", error)
@@ -122,7 +123,9 @@ def keep_own_rows(access: Access, *, since: float, retires: bool) -> Iterator[No
             yield from _remove_orphan(access, row)
     if retires and access.settings.host_gone_after and store.history is not None:
         yield
-        yield from _retire_gone(access, access.send(store.history.workers), now)
+        workers = access.send(store.history.workers)
+        if names[0] == _first_alive(workers, now):
+            yield from retire_gone(access, workers, now)
 
 
 def _remove_orphan(access: Access, row: Row) -> Iterator[None]:
@@ -136,9 +139,17 @@ def _remove_orphan(access: Access, row: Row) -> Iterator[None]:
 
 
 def keep_rows(
-    access: Access, templates: Sequence[str], hosts: Sequence[Named], now: float
+    access: Access,
+    templates: Sequence[str],
+    hosts: Sequence[Named],
+    now: float,
+    *,
+    are_new: bool = False,
 ) -> Iterator[None]:
-    """Add, change or delete the rows of hosts, so that they are as the templates say."""
+    """Add, change or delete the rows of hosts, so that they are as the templates say.
+
+    If the templates were added just now, no host has had a row of them.
+    """
     pairs = [*product(templates, hosts)]
     for place in range(0, len(pairs), _BATCH):
         some = pairs[place : place + _BATCH]
@@ -151,7 +162,7 @@ def keep_rows(
             template = found.get(key)
             if template is not None and template.each_host:
                 here = [host for each, host in some if each == key]
-                yield from _keep_rows_of(access, template, here, found, now)
+                yield from _keep_rows_of(access, template, here, found, now, is_new=are_new)
 
 
 def _keep_rows_of(
@@ -160,21 +171,24 @@ def _keep_rows_of(
     hosts: Sequence[Named],
     found: Mapping[str, Row],
     now: float,
+    *,
+    is_new: bool,
 ) -> Iterator[None]:
     by_key = {f"{template.key}{own_lane(host.name)}": host for host in hosts}
     wanted = {key for key, host in by_key.items() if has_name(host.names, template.lane or "")}
     try:
         if missing := [by_key[key] for key in by_key if key in wanted and key not in found]:
-            insert(access, [_new_row(access, template, host, now) for host in missing])
+            insert(access, [_new_row(access, template, host, now, is_new) for host in missing])
             yield
-        for key in by_key:
+        for key, host in by_key.items():
             row = found.get(key)
             if row is None or not _is_to_keep(row):
                 continue
             if row.template != template.key:
                 _log.error("%s has no row of %s: the key is taken", key, template.key)
             elif key not in wanted:
-                delete(access, key)
+                if not _another_wants(access, template, host, now):
+                    delete(access, key)
                 yield
             elif _as_template_says(access, row, template) is not None:
                 change = partial(_as_template_says, access, template=template)
@@ -192,7 +206,22 @@ def _is_to_keep(row: Row) -> bool:
     return row.status not in {*BEING_DELETED, MIGRATING}
 
 
-def _new_row(access: Access, template: Row, host: Named, now: float) -> Row:
+def _another_wants(access: Access, template: Row, host: Named, now: float) -> bool:
+    """Whether another master of this name runs, with a label that the template names.
+
+    Otherwise two masters with different labels would add and delete the row in turn.
+    """
+    history = access.store.history
+    if history is None:
+        return False
+    return any(
+        each.is_named and each.host.lower() == host.name and each.may_run(template.lane)
+        for each in access.send(partial(history.workers, floor(now) - GONE_AFTER))
+        if each.ended is None
+    )
+
+
+def _new_row(access: Access, template: Row, host: Named, now: float, is_new: bool) -> Row:  # noqa: FBT001
     """The row that a host does not have yet.
 
     A host that was known when the template was made has missed what has fallen due since. Later,
@@ -200,8 +229,20 @@ def _new_row(access: Access, template: Row, host: Named, now: float) -> Row:
     """
     made, begin = template.created_at or 0, template.next_time
     is_late = host.since < made and now - made < _SOON
+    if is_late and not is_new:
+        is_late = not _has_had_row(access, template, host)
     start = begin if is_late or (begin is not None and begin > now) else None
     return row_of_host(template, host.name, access.settings, start, access.store.now)
+
+
+def _has_had_row(access: Access, template: Row, host: Named) -> bool:
+    """Whether a host has had a row since its template was made: what that has run is not known."""
+    history, since = access.store.history, (template.created_at or 0) * 1000
+    if history is None:
+        return False
+    key = f"{template.key}{own_lane(host.name)}"
+    changes = AuditSelection(key=key, since=since, limit=1)
+    return bool(access.send(lambda: [*history.audits(changes)]))
 
 
 def _as_template_says(access: Access, row: Row, template: Row) -> Row | None:
@@ -213,20 +254,26 @@ def _as_template_says(access: Access, row: Row, template: Row) -> Row | None:
 # --- hosts that are gone --------------------------------------------------------------------
 
 
-def _retire_gone(access: Access, workers: Sequence[WorkerRecord], now: float) -> Iterator[None]:
-    """Remove the rows of hosts of which nothing was heard for long.
+def _gone_after(access: Access) -> int:
+    """The setting ``host_gone_after``; a host that is alive writes its record now and then only."""
+    gone_after = access.settings.host_gone_after
+    return gone_after and max(gone_after, GONE_AFTER)
 
-    The first of the hosts that are alive does it for all.
-    """
-    gone_after, names = access.settings.host_gone_after, access.settings.host_names
+
+def _first_alive(workers: Iterable[WorkerRecord], now: float) -> str | None:
+    """The host that removes for all the rows of those that are gone."""
     alive = named_hosts(w for w in workers if w.ended is None and w.seen >= now - GONE_AFTER)
-    if names[0] != min(alive, default=None):
-        return
+    return min(alive, default=None)
+
+
+def retire_gone(access: Access, workers: Iterable[WorkerRecord], now: float) -> Iterator[None]:
+    """Remove the rows of hosts of which these records say nothing, or nothing for long."""
+    gone_after = _gone_after(access)
     here = {*map(own_lane, named_hosts(w for w in workers if w.seen >= now - gone_after))}
     reason = f"its host was not seen for {format_duration(gone_after)}"
     rows = Selection(lanes=ROWS_OF_HOSTS)
     for place, row in enumerate(read_each(access.send, lambda: access.store.rows(rows))):
-        if row.lane not in here and _is_of_host(row) and _is_to_keep(row):
+        if row.lane not in here and _is_of_host(row) and row.status != MIGRATING:
             _log.warning("%s: %s", row.key, reason)
             with suppress(ScheduleError):
                 _retire(access, row.key, reason)
@@ -260,7 +307,7 @@ def _retire(access: Access, key: str, reason: str) -> None:
 
 def _ended(access: Access, seen: Row, now: int, reason: str) -> tuple[Row, Sequence[Skipped]]:
     row = changed(seen, lane=None, status=DELETING, next_run_time=now)
-    if seen.status in ENDED:
+    if seen.status in {*ENDED, *BEING_DELETED}:
         return row, ()
     try:
         definition = parse_row(seen, access.settings)

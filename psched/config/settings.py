@@ -672,7 +672,8 @@ class Config:
 
     host_gone_after: Annotated[int, Number(whole=True)] = 604_800
     """After how long without a sign of life a host loses its rows of schedules that run on [every
-    host](limits.md#run-on-every-host); 0: never. It is known of hosts for `history_keep` only."""
+    host](limits.md#run-on-every-host), at least 90 seconds; 0: never. It is known of hosts for
+    `history_keep` only."""
 
     monitor: Annotated[bool, Flag()] = True
     """Whether the master keeps a [monitor](metrics.md#the-monitor), a process that observes the

@@ -7,11 +7,12 @@ import pytest
 
 import psched
 from psched.base.errors import InvalidError
-from psched.client.each_host import keep_own_rows
+from psched.client.each_host import keep_own_rows, retire_gone
 from psched.core.columns import LATEST_TIME
 from psched.core.history.records import Fate
 from psched.core.hosts import own_lane
 from support.run_records import worker_record
+from support.waiting import wait_until
 
 GONE_AFTER = 1000
 
@@ -58,11 +59,11 @@ def keys(schedules):
     return sorted(each.key for each in schedules.list())
 
 
-def taken(settings, name):
+def taken(settings, name, alive_time=60):
     """The keys of what a host claims now."""
     with as_host(settings, name) as opened:
         claimed = opened.access.store.claim(
-            f"{name}.1", limit=100, alive_time=60, shortest=1, horizon=0
+            f"{name}.1", limit=100, alive_time=alive_time, shortest=1, horizon=0
         )
         return sorted(row.key for row in claimed.rows)
 
@@ -121,6 +122,21 @@ def test_a_row_that_was_deleted_comes_back_and_runs_nothing_again(schedules, set
     alter(schedules, "trim", created_at=start)
     schedules["trim@web1"].delete()
     look(settings, "web1")
+    assert schedules["trim@web1"].metadata().next_time >= int(now())
+
+
+@pytest.mark.parametrize("by", ["client", "host"])
+def test_a_row_that_was_deleted_soon_comes_back_and_runs_nothing_again(
+    schedules, settings, beat, now, by
+):
+    beat("web1")
+    start = int(now()) - 6000
+    schedules.add("trim", "t", cron="* * * * *", next_time=start, each_host=True)
+    schedules["trim@web1"].delete()
+    if by == "client":
+        schedules["trim"].modify(label="ops")
+    else:
+        look(settings, "web1")
     assert schedules["trim@web1"].metadata().next_time >= int(now())
 
 
@@ -241,7 +257,7 @@ def test_a_change_that_reached_no_row_reaches_it_when_its_host_looks(
     beat("web1")
     schedules.add("trim", "t", cron="0 3 * * *", each_host=True)
     with monkeypatch.context() as patched:
-        patched.setattr("psched.client.access.Access.spread", lambda _self, _rows: None)
+        patched.setattr("psched.client.access.Access.spread", lambda _self, _rows, **_: None)
         schedules["trim"].modify(cron="0 5 * * *")
     assert schedules["trim@web1"].metadata().cron == "0 3 * * *"
     look(settings, "web1")
@@ -258,6 +274,16 @@ def test_a_host_that_is_not_wanted_any_more_loses_its_row(schedules, settings, b
     assert keys(schedules) == ["trim", "trim@web1", "trim@web2"]
     look(settings, "web1")
     assert keys(schedules) == ["trim", "trim@web2"]
+
+
+def test_masters_of_one_name_with_different_labels_leave_each_other_the_row(
+    schedules, settings, beat
+):
+    beat("web1", "eu")
+    schedules.add("trim", "t", every="1h", each_host=True, hosts=["eu"])
+    made = schedules["trim@web1"].metadata().row
+    look(settings, "web1")
+    assert schedules["trim@web1"].metadata().row == made
 
 
 def test_all_rows_go_with_their_template(schedules, beat):
@@ -403,6 +429,32 @@ def test_what_rests_and_the_extra_runs_of_a_host_that_is_gone_go_too(schedules, 
     for key in ("trim@web9", "tidy@web9", extra.key):
         assert schedules[key].metadata().status == "deleting", key
     assert not [*schedules.runs("tidy@web9", fate=Fate.SKIPPED)]
+
+
+@pytest.mark.parametrize("status", ["deleting", "to_delete"])
+def test_what_was_to_be_deleted_after_its_run_goes_with_its_host(schedules, settings, now, status):
+    Gone(schedules, settings, now)
+    assert taken(settings, "web9", alive_time=1) == ["trim@web9"]
+    alter(schedules, "trim@web9", status=status)
+    over = schedules["trim@web9"].metadata().next_run_time
+    wait_until(lambda: now() > over, what="the end of its lease")
+    look(settings, "web1", retires=True)
+    assert taken(settings, "web1") == ["trim@web1", "trim@web9"]
+    assert not [*schedules.runs("trim@web9", fate=Fate.SKIPPED)]
+
+
+def test_a_host_that_is_alive_is_not_gone_whatever_the_setting(schedules, settings, now):
+    Gone(schedules, settings, now)
+    access = schedules.access
+    seen = [
+        changed(each, host="web9", nonce="x", seen=int(now()) - 60, labels="web9")
+        for each in access.store.history.workers()
+    ]
+    short = settings.with_settings(host_gone_after=30, host_name="web1")
+    with psched.open(short) as opened:
+        for _ in retire_gone(opened.access, seen, now()):
+            pass
+    assert schedules["trim@web9"].metadata().status == "waiting"
 
 
 def test_a_host_whose_name_is_configured_no_more_is_gone_in_time(schedules, settings, now, beat):

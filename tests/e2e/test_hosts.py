@@ -45,6 +45,17 @@ def test_check_warns_of_schedules_that_no_host_runs(service):
     assert warnings == ["  warning: no host that runs is db1, which some schedules name in hosts"]
 
 
+def test_check_warns_of_masters_of_one_host_that_have_different_labels(service):
+    service.psched("add", "a", "report", "@daily", "--host", "web1")
+    beat(service, "web1", labels="web1 eu")
+    assert "different" not in service.psched("check").stdout
+    beat(service, "x", "web1", labels="web1")
+    assert (
+        "  warning: the masters of web1 have different host_labels: web1 or web1 eu;"
+        " give them the same\n" in service.psched("check").stdout
+    )
+
+
 FILE = """
 label: null
 schedules:

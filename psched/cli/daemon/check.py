@@ -4,7 +4,7 @@ import atexit
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from ipaddress import ip_address
@@ -35,7 +35,7 @@ from psched.config import Config, withhold
 from psched.config.monitoring import parse_url, problems_here
 from psched.config.remarks import is_unverified, remarks
 from psched.config.urls import MEMORY, file_of
-from psched.core.history.records import GONE_AFTER
+from psched.core.history.records import GONE_AFTER, WorkerRecord
 from psched.core.hosts import absent, is_template, lanes_served, too_many_lanes
 from psched.core.model import Row
 from psched.core.output import KEPT
@@ -384,10 +384,24 @@ def _hosts(store: Store) -> Iterator[str]:
         if not any(each.may_run(lane) for each in alive):
             why = "for each_host" if is_template(lane) else "which some schedules name in hosts"
             yield f"warning: no host that runs {absent(lane, ' ')}, {why}"
+    for host, labels in _labels(alive).items():
+        if len(labels) > 1:
+            yield (
+                f"warning: the masters of {host} have different host_labels:"
+                f" {' or '.join(sorted(map(' '.join, labels)))}; give them the same"
+            )
     patterns = [lane for lane in lanes if lane.startswith("*")]
     for host, each in sorted({each.host: each.host_names for each in alive}.items()):
         if left := lanes_served(each, patterns)[1]:
             yield f"warning: {too_many_lanes(host, left)}"
+
+
+def _labels(workers: Iterable[WorkerRecord]) -> Mapping[str, set[Sequence[str]]]:
+    """The different names and labels that the workers of each host have."""
+    found: dict[str, set[Sequence[str]]] = {}
+    for each in workers:
+        found.setdefault(each.host, set()).add(tuple(each.host_names))
+    return found
 
 
 def _pauses(store: Store) -> Iterator[str]:
