@@ -356,6 +356,13 @@ def redeclare(
     """
     refuse_unknown(fields, KNOWN)
     fields = expand_shorthands(seen.key, fields)
+    for name in TIMES:
+        if seen.each_host and fields.get(name) is not None:
+            raise InvalidError(
+                name,
+                "cannot be changed, because each host has its own times; delete"
+                f" {seen.key!r}, and add it anew",
+            )
     return _retimed(seen, _redefined(seen, fields, settings), fields, settings, now)
 
 

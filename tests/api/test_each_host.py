@@ -364,6 +364,15 @@ def test_it_cannot_be_changed_later(schedules, each_host):
     assert schedules["trim"].metadata().each_host == each_host
 
 
+@pytest.mark.parametrize("field", ["next_time", "next_run_time"])
+def test_the_time_of_a_template_is_not_changed_because_no_row_would_follow(schedules, now, field):
+    schedules.add("trim", "t", cron="* * * * *", each_host=True)
+    seen = schedules["trim"].metadata().row
+    with pytest.raises(InvalidError, match="delete 'trim', and add it anew"):
+        schedules["trim"].modify(**{field: int(now()) + 600})
+    assert schedules["trim"].metadata().row == seen
+
+
 def test_the_next_runs_of_a_template_are_those_of_its_hosts_from_now_on(schedules, now):
     schedules.add("trim", "t", cron="* * * * *", next_time=int(now()) - 6000, each_host=True)
     begun = now()
