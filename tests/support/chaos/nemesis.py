@@ -14,7 +14,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
@@ -24,6 +24,7 @@ from support.chaos.journal import Journal, now
 from support.processes import children, descendants, kill, runners, title
 from support.proxy import Fault as Lost
 from support.proxy import Proxy
+from support.run_log import Run
 from support.servers.base import Server
 from support.service import Master, Service
 from support.waiting import PATIENCE, has_ended, wait_until
@@ -40,6 +41,9 @@ _LONGEST_FREEZE = 1.2
 """Seconds. While a whole host stands still, the kernel may kill a worker when its lease ends soon,
 and nobody can kill what its tasks have started before the lease ends, some two seconds later."""
 
+_STARTS = 3.0
+"""Seconds until a master has begun."""
+
 _LOST = {
     "lose a request": Lost.LOSE_REQUEST,
     "lose an answer": Lost.LOSE_REPLY,
@@ -54,15 +58,19 @@ class Host:
     Attributes:
         name: its name.
         service: its folder.
+        second: the folder of other masters of this name, which also have the label ``second``.
         proxy: its way to the store; None if the store is a file.
         masters: all its masters, the last one of which is to run.
+        seconds: all masters of the second folder.
         is_down: whether the last one was ended on purpose.
     """
 
     name: str
     service: Service
+    second: Service
     proxy: Proxy | None
     masters: list[Master]
+    seconds: list[Master] = field(default_factory=list)
     is_down: bool = False
 
     @property
@@ -74,6 +82,10 @@ class Host:
         """Start a master."""
         self.masters.append(self.service.start(generation=0))
         self.is_down = False
+
+    def runs(self) -> list[Run]:
+        """All runs here."""
+        return [*self.service.runs.runs(), *self.second.runs.runs()]
 
     def processes(self, kind: str) -> list[int]:
         """The living processes of a kind; of workers and tasks, those that are busy."""
@@ -153,7 +165,10 @@ class Nemesis:
             return self._hit_store(step), "store"
         if step.what == "hup":  # other faults may happen meanwhile
             return self._restart(host), f"{host.name} hup"
+        if step.what == "two masters":
+            return self._add_second_master(host, step), f"{host.name} second"
         courses: dict[str, Callable[[], Course]] = {
+            "another name": lambda: self._return_as_another(host, step),
             "freeze a host": lambda: self._freeze(host, min(step.seconds, _LONGEST_FREEZE)),
             "power failure": lambda: self._lose_power(host, step.seconds),
             "term": lambda: self._end_master(host, signal.SIGTERM, step.seconds),
@@ -208,6 +223,24 @@ class Nemesis:
         yield from _until(lambda: not master.descendants)
         yield seconds
         host.start()
+
+    def _return_as_another(self, host: Host, step: Step) -> Course:
+        """End the master, and start it under another name; after some time it is itself again."""
+        for name, lasts in ((other_name(host.name), step.seconds), (host.name, 0.0)):
+            master, host.is_down = host.master, True
+            kill(master.pid, (signal.SIGTERM, signal.SIGKILL)[step.number % 2])
+            yield from _until(lambda m=master: m.status is not None and not m.descendants)
+            host.service.configure(host_name=name)
+            host.start()
+            yield lasts
+
+    def _add_second_master(self, host: Host, step: Step) -> Course:
+        """Let another master of the same name, which has another label, run for some time."""
+        master = host.second.start(generation=0)
+        host.seconds.append(master)
+        yield _STARTS + step.seconds
+        kill(master.pid, (signal.SIGTERM, signal.SIGKILL)[step.number % 2])
+        yield from _until(lambda: master.status is not None and not master.descendants)
 
     def _freeze(self, host: Host, seconds: float) -> Course:
         """Stop all that runs on a host; other faults must not make it longer, so they wait."""
@@ -271,6 +304,11 @@ class Nemesis:
             end()
             yield step.seconds / 2
             store.start()
+
+
+def other_name(host: str) -> str:
+    """The name under which a host returns for some time."""
+    return host.replace("h", "x")
 
 
 def _runs_a_task(runner: int) -> bool:

@@ -1,14 +1,16 @@
 """People who change schedules meanwhile, by the API and by commands; they know of no fault."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace as changed
 from typing import Any
 
 from psched.client.collection import ScheduleCollection
+from psched.client.each_host import keep_own_rows, retire_gone
 from psched.errors import PschedError
 from psched.testing.simulation.plan import Step
 from support.chaos.journal import Journal, now
-from support.chaos.plan import SCHEDULES, hosts_of_key
+from support.chaos.plan import HOSTS, SCHEDULES, TEMPLATES, hosts_of_key
 from support.service import Service
 from support.waiting import wait_until
 
@@ -20,6 +22,9 @@ def add_all(schedules: ScheduleCollection, seed: int, seconds: float) -> None:
     """Add the schedules that exist at the beginning; see `People`."""
     keys = (f"s{place}" for place in range(len(SCHEDULES)))
     schedules.add_many([{"key": key, **_schedule(schedules, key, seed, seconds)} for key in keys])
+    if schedules.access.settings.store_kind.keeps_lanes:
+        for place in range(len(TEMPLATES)):
+            schedules.add(f"e{place}", **_template(place, seed))
 
 
 def _hosts(schedules: ScheduleCollection, key: str) -> dict[str, Any]:
@@ -36,6 +41,21 @@ def _schedule(schedules: ScheduleCollection, key: str, seed: int, seconds: float
         **settings,
         **_hosts(schedules, key),
     }
+
+
+def _template(place: int, seed: int) -> dict[str, Any]:
+    settings, hosts = TEMPLATES[place]
+    data = {"seed": seed, "longest": 1}
+    return {"type": f"t{place % 3}", "data": data, **settings, "hosts": hosts, "each_host": True}
+
+
+def retire(schedules: ScheduleCollection, gone: Collection[str]) -> None:
+    """Remove the rows of hosts, as another host does when it has not seen them for long."""
+    access = schedules.access
+    assert access.store.history is not None
+    workers = [each for each in access.store.history.workers() if each.host not in gone]
+    for _ in retire_gone(access, workers, schedules.now()):
+        pass
 
 
 class People:
@@ -84,6 +104,10 @@ class People:
             done = self._service.psched(what, key)
             assert done.returncode in {0, 1}, done.stderr
             return f"psched exits with {done.returncode}"
+        if what.endswith(" each"):
+            return _tried(lambda: self._change_each(schedules, step))
+        if number % 5 == 0 and schedules.access.settings.store_kind.keeps_lanes:
+            key = _a_row(step)
         type_, pushed = f"t{step.place % 3}", f"p{number % 20}"
         added, task = f"a{number}", f"p{number}"
         own = _schedule(schedules, added, self._seed, self._seconds)
@@ -116,8 +140,47 @@ class People:
             "pause_type": lambda: schedules.pause_type(type_, now_() + 1 + seconds // 2),
             "resume_type": lambda: schedules.resume_type(type_, backfill=number % 2 == 0),
         }
-        try:
-            changes[what]()
-        except PschedError as error:
-            return f"{type(error).__name__}: {error}"
-        return "done"
+        return _tried(changes[what])
+
+    def _change_each(self, schedules: ScheduleCollection, step: Step) -> None:
+        """Change a template, or what its hosts have of it."""
+        key, number = f"e{step.place}", step.number
+        settings, hosts = TEMPLATES[step.place]
+        host = _a_row(step).partition("@")[2]
+
+        def look() -> None:
+            access, settings = schedules.access, schedules.access.settings
+            as_host = changed(access, settings=settings.with_settings(host_name=host))
+            for _ in keep_own_rows(as_host, since=schedules.now(), retires=True):
+                pass
+
+        edits: Sequence[dict[str, Any]] = (
+            {"every": "3s"},
+            {"every": settings["every"]},
+            {"hosts": [f"h{number % 2}", "h2"]},
+            {"hosts": hosts},
+        )
+        changes: dict[str, Callable[[], object]] = {
+            "add": lambda: schedules.add(key, **_template(step.place, self._seed)),
+            "edit": lambda: schedules.edit(key, **edits[number % len(edits)]),
+            "delete": lambda: schedules.delete(key),
+            "look": look,
+            "retire": lambda: retire(schedules, [host]),
+            "delete row": lambda: schedules.delete(_a_row(step)),
+        }
+        changes[step.what.removesuffix(" each")]()
+
+
+def _a_row(step: Step) -> str:
+    """The key of the row of some host for a template."""
+    host = f"{'hhx'[step.number // 7 % 3]}{step.number // 21 % HOSTS}"
+    return f"e{step.place % len(TEMPLATES)}@{host}"
+
+
+def _tried(change: Callable[[], object]) -> str:
+    """Make a change, and say what came of it."""
+    try:
+        change()
+    except PschedError as error:
+        return f"{type(error).__name__}: {error}"
+    return "done"

@@ -18,6 +18,9 @@ ON_PROCESSES = (
 )
 """What is done most often puts most promises to the test: a stopped worker cannot keep a lease."""
 
+ON_HOST = ("another name", "two masters")
+"""A host returns under another name, and later as itself; another master has the same name."""
+
 ON_NETWORK = ("cut", "black hole", "slow answers", "lose a request", "lose an answer", "late")
 """What the proxy of one host does. ``late``: a request arrives after its sender has given up."""
 
@@ -35,6 +38,10 @@ VERBS = (
     *("pause_type", "resume_type"),
 )
 """What people do. What undoes something is done more often, so that schedules go on running."""
+
+VERBS_OF_TEMPLATES = ("add", "add", "edit", "edit", "delete", "look", "retire", "delete row")
+"""What people do with what each host runs: ``look`` and ``retire`` are what a host does by itself,
+but once a minute, or after `host_gone_after`. The host whose rows are retired may well be there."""
 
 SCHEDULES: Sequence[tuple[Mapping[str, object], Mapping[str, float]]] = (
     ({"every": "2s"}, {"longest": 1}),
@@ -55,6 +62,15 @@ SCHEDULES: Sequence[tuple[Mapping[str, object], Mapping[str, float]]] = (
 HOSTS_OF: Sequence[Sequence[str] | None] = (None, None, ["h1"], ["h0", "h2"], ["h*"])
 """The hosts of schedules and tasks, by the remainder of the number in their keys."""
 
+TEMPLATES: Sequence[tuple[Mapping[str, object], Sequence[str] | None]] = (
+    ({"every": "2s"}, None),
+    ({"every": "3s", "catchup": "latest"}, ["h*"]),
+    ({"every": "4s"}, ["h0", "x*"]),
+    ({"every": "5s", "delay": 1}, ["second", "h1"]),
+)
+"""What each host runs, with the keys ``e0`` and so on: the settings, and the hosts. ``second`` is a
+label of the second masters, which the first ones do not have."""
+
 VERBS_UNRECORDED = ("push", "push", "push", "add", "trigger", "stop")
 """What people do where nothing is recorded: nothing that would let an occurrence not run."""
 
@@ -62,12 +78,22 @@ _FAULTS_EVERY = 1.2
 _VERBS_EVERY = 0.7
 """The mean seconds between two faults, and between two changes by people."""
 
+_ON_TEMPLATES = 0.3
+"""The part of the changes that is of what each host runs."""
+
 _BEGIN = 3.0
 """Seconds from the start of the masters to the first fault."""
 
 
+def is_by_people(step: Step) -> bool:
+    """Whether people do it."""
+    return step.what in VERBS or step.what.endswith(" each")
+
+
 def hosts_of_key(key: str) -> Sequence[str] | None:
     """Which hosts may run what has this key, in a store that leaves rows to hosts."""
+    if (of_host := schedule_key(key).partition("@")[2]) != "":
+        return [of_host]
     return HOSTS_OF[int(schedule_key(key)[1:]) % len(HOSTS_OF)]
 
 
@@ -84,7 +110,9 @@ def draw(seed: int, seconds: float, store: str) -> list[Step]:
     on_server = ON_DYNALITE if store == "dynalite" else ON_SERVER
     sqlite = store == "sqlite"
     groups = [ON_PROCESSES, ON_SQLITE] if sqlite else [ON_PROCESSES, ON_NETWORK, on_server]
-    weights = [6, 1] if sqlite else [6, 4, 1]
+    weights = [6.0, 1.0] if sqlite else [6.0, 4.0, 1.0]
+    if store != "dynalite":
+        groups, weights = [*groups, ON_HOST], [*weights, 1.0]
     longest = min(20.0, seconds / 3)  # longer than a lease, if there is time
     steps = []
     time = _BEGIN
@@ -95,5 +123,8 @@ def draw(seed: int, seconds: float, store: str) -> list[Step]:
     time = 0.0
     while (time := time + rng.expovariate(1 / _VERBS_EVERY)) < seconds:
         place, lasts = rng.randrange(len(SCHEDULES)), rng.uniform(0, 5)
-        steps.append(Step(time, rng.choice(verbs), place, lasts, rng.randrange(2**30)))
+        what = rng.choice(verbs)
+        if store != "dynalite" and rng.random() < _ON_TEMPLATES:
+            what, place = f"{rng.choice(VERBS_OF_TEMPLATES)} each", rng.randrange(len(TEMPLATES))
+        steps.append(Step(time, what, place, lasts, rng.randrange(2**30)))
     return sorted(steps, key=lambda step: step.at)

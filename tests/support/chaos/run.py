@@ -13,7 +13,7 @@ from pathlib import Path
 from psched.app import make_store, read_config
 from psched.client.verifier import Verifier
 from psched.core.history.protocol import AuditSelection
-from psched.core.hosts import lane_of, serves
+from psched.core.hosts import has_name, lane_of, own_lane, serves
 from psched.core.model import QUARANTINED, SET_ASIDE, Row
 from psched.core.operations.extra_runs import schedule_key
 from psched.reports.findings import Kind, Violation
@@ -25,9 +25,9 @@ from psched.testing.witnesses import (
     check_witnesses,
 )
 from support.chaos.journal import Journal, now, unix
-from support.chaos.nemesis import Host, Nemesis
-from support.chaos.people import People, add_all
-from support.chaos.plan import HOSTS, SCHEDULES, VERBS, draw, hosts_of_key
+from support.chaos.nemesis import Host, Nemesis, other_name
+from support.chaos.people import People, add_all, retire
+from support.chaos.plan import HOSTS, SCHEDULES, draw, hosts_of_key, is_by_people
 from support.processes import kill
 from support.proxy import Proxy
 from support.run_log import Run
@@ -114,11 +114,11 @@ class Chaos:
 
         place = self._server or str(self._folder / "psched.db")
         nemesis = Nemesis(self._hosts, place, self._journal)
-        verbs = [each for each in self.plan if each.what in VERBS]
+        verbs = [each for each in self.plan if is_by_people(each)]
         users = People(people, verbs, self._journal, seed=self._seed, seconds=self._seconds)
         with ThreadPoolExecutor(1) as thread:
             changing = thread.submit(users.run)
-            nemesis.run([each for each in self.plan if each.what not in VERBS], self._seconds)
+            nemesis.run([each for each in self.plan if not is_by_people(each)], self._seconds)
             changing.result()
         nemesis.heal()
         self._journal.note("all is healed")
@@ -152,7 +152,7 @@ class Chaos:
         ]
         violations += [*check_witnesses(seen)]
         if self._settings.store_kind.keeps_lanes:
-            violations += [*check_hosts(self._witnesses)]
+            violations += [*check_hosts(run for _, run in self._runs)]
         if history is None:
             violations += [*check_all_ran(rows, self._witnesses)]
         return Result(
@@ -179,25 +179,30 @@ class Chaos:
         if self._server is not None:
             proxy = opened.enter_context(Proxy(self._server.port))
             url = url.replace(f":{self._server.port}", f":{proxy.port}")
-        service = self._make_service(
-            opened,
-            name,
-            url,
-            processors=2,
-            concurrency=4,
-            alive_time=alive_time,
-            kill_interval=1,
-            graceful_timeout=3,
-            graceful_kill_limit=2,
-            pid_file="master.pid",
-            host_name=name,
+        settings = {
+            "processors": 2,
+            "concurrency": 4,
+            "alive_time": alive_time,
+            "kill_interval": 1,
+            "graceful_timeout": 3,
+            "graceful_kill_limit": 2,
+            "pid_file": "master.pid",
+            "host_name": name,
+        }
+        service = self._make_service(opened, name, url, **settings)
+        second = self._make_service(
+            opened, f"{name}-second", url, **settings | {"processors": 1, "host_labels": ["second"]}
         )
-        return Host(name, service, proxy, [service.start(generation=0)])
+        return Host(name, service, second, proxy, [service.start(generation=0)])
 
     # --- the end ---------------------------------------------------------------------------
 
     def _settle(self, people: Service) -> Iterator[Violation]:
         """Wait until all that was due when all was healed has its fate."""
+        for host in self._hosts:
+            host.master.wait_for_log(r"generation \d+ serves")
+            host.master.send(signal.SIGHUP)  # so that it looks at once for its rows of templates
+        others = {other_name(host.name) for host in self._hosts}
         with people.schedules() as schedules:
             for rule in schedules.pauses():
                 schedules.resume_type(rule.type)
@@ -207,28 +212,32 @@ class Chaos:
             healed = schedules.now()
 
         left: list[Row] = []
+        wrong: list[Violation] = []
         moved = now()
 
         def is_over() -> bool:
             """Whether nothing is left, or nothing has been claimed for too long."""
-            nonlocal left, moved
+            nonlocal left, moved, wrong
             before = {(row.key, row.fence) for row in left}
-            left = [row for row in self._store.rows() if not _is_settled(row, healed)]
+            rows = [*self._store.rows()]
+            left = [row for row in rows if not _is_settled(row, healed)]
+            wrong = [*check_rows_of_hosts(rows, [host.name for host in self._hosts])]
             if {(row.key, row.fence) for row in left} != before:
                 moved = now()
-            return not left or now() > moved + PATIENCE
+            if others.intersection(host for row in rows for host in row.hosts or ()):
+                with people.schedules() as schedules:
+                    retire(schedules, others)
+            return not (left or wrong) or now() > moved + PATIENCE
 
         # Extra runs of a slow schedule wait for each other.
         wait_until(is_over, timeout=10 * PATIENCE, what="the end of all runs")
         for row in left:
             text = f"nothing runs it, {PATIENCE:.0f} s after the last run: {row}"
             yield Violation(kind=Kind.STUCK, key=row.key, instant=row.next_time or 0, text=text)
+        yield from wrong
         rows = [*self._store.rows()]
         yield from check_rows(rows, self._store.now(), PATIENCE)
-        for row in rows:
-            if row.status == QUARANTINED:
-                text = f"is quarantined: {row.reason}"
-                yield Violation(kind=Kind.STUCK, key=row.key, instant=row.next_time or 0, text=text)
+        yield from check_quarantined(rows)
 
     def _stop(self) -> Iterator[Violation]:
         self._journal.note("all is settled")
@@ -237,7 +246,7 @@ class Chaos:
         for host in self._hosts:
             try:
                 assert (status := host.master.wait()) == 0, f"has stopped with {status}"
-                for master in host.masters:
+                for master in (*host.masters, *host.seconds):
                     master.wait_until_nothing_is_left()
             except AssertionError as error:
                 text = f"the master of {host.name}: {error}"
@@ -246,7 +255,7 @@ class Chaos:
 
     def _read_witnesses(self) -> None:
         for host in self._hosts:
-            for run in host.service.runs.runs():
+            for run in host.runs():
                 start = next(note for note in run.notes if note["event"] == "start")
                 self._runs.append((host.name, run))
                 self._witnesses.append(
@@ -298,7 +307,7 @@ class Chaos:
             lines += [
                 f"{master.log.parent.name}: {line}"
                 for host in self._hosts
-                for master in host.masters
+                for master in (*host.masters, *host.seconds)
                 for line in master.text.splitlines()
                 if violation.key and violation.key in line
             ]
@@ -323,15 +332,40 @@ def lacks_only_records(violation: Violation, seen: Seen) -> bool:
     return violation.kind is Kind.MISSING and len(done) >= violation.count
 
 
-def check_hosts(witnesses: Iterable[Witness]) -> Iterator[Violation]:
+def check_hosts(runs: Iterable[Run]) -> Iterator[Violation]:
     """Yield each run on a host that its schedule does not name."""
-    for witness in witnesses:
-        hosts = hosts_of_key(witness.key)
-        if not serves([witness.host], lane_of(hosts)):
-            text = f"ran on {witness.host}, which is not one of its hosts {hosts}"
-            yield Violation(
-                kind=Kind.HOST, key=witness.key, instant=witness.scheduled_time, text=text
-            )
+    for run in runs:
+        hosts = hosts_of_key(run.key)
+        names = next(note["names"] for note in run.notes if note["event"] == "start")
+        if not serves(names, lane_of(hosts)):
+            text = f"ran on {names}, which is not one of its hosts {hosts}"
+            yield Violation(kind=Kind.HOST, key=run.key, instant=run.scheduled_time, text=text)
+
+
+def check_rows_of_hosts(rows: Sequence[Row], hosts: Sequence[str]) -> Iterator[Violation]:
+    """Yield each row that a living host should have of a template, and each that nobody should."""
+    found = {row.key: row for row in rows}
+    for template in rows:
+        for host in hosts if template.each_host else ():
+            key = f"{template.key}{own_lane(host)}"
+            row = found.get(key)
+            if has_name([host], template.lane or "") and (
+                row is None or (row.cron, row.data) != (template.cron, template.data)
+            ):
+                text = f"is not as its template says: {row}"
+                yield Violation(kind=Kind.STUCK, key=key, instant=0, text=text)
+    for row in rows:
+        if row.template is not None and row.template not in found:
+            text = f"its template is gone: {row}"
+            yield Violation(kind=Kind.STUCK, key=row.key, instant=0, text=text)
+
+
+def check_quarantined(rows: Iterable[Row]) -> Iterator[Violation]:
+    """Yield each row that is quarantined."""
+    for row in rows:
+        if row.status == QUARANTINED:
+            text = f"is quarantined: {row.reason}"
+            yield Violation(kind=Kind.STUCK, key=row.key, instant=row.next_time or 0, text=text)
 
 
 def check_all_ran(rows: Sequence[Row], witnesses: Sequence[Witness]) -> Iterator[Violation]:
@@ -369,7 +403,7 @@ def _is_settled(row: Row, healed: float) -> bool:
     """Whether nothing of a row is left that was due when all was healed."""
     if row.status in SET_ASIDE or (row.owner is None and row.next_run_time is None):
         return True
-    return row.cron is not None and (row.next_time or 0) > healed
+    return row.each_host or (row.cron is not None and (row.next_time or 0) > healed)
 
 
 def _lease(run: Run) -> str:

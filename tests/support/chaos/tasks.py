@@ -16,7 +16,9 @@ import random
 import signal
 import sys
 import time
+from pathlib import Path
 
+import yaml
 from recorder import Recorder
 
 from psched.application import Dispatch as BaseDispatch
@@ -36,6 +38,11 @@ _WAYS = {
 """What attempts do, and how often."""
 
 
+_SETTINGS = yaml.safe_load(Path("psched.yml").read_text())
+_NAMES = [_SETTINGS["host_name"], *_SETTINGS.get("host_labels", [])]
+"""The names of the host, as the workers know them: a master can be started under others."""
+
+
 class ChaosError(Exception):
     """The attempt fails, as it was drawn."""
 
@@ -46,7 +53,7 @@ class Chaotic(Recorder):
     def run(self) -> None:
         """Run the task."""
         # The store's clock is the one of this machine.
-        self.note("start", worker=os.getppid(), store_time=time.time())
+        self.note("start", worker=os.getppid(), store_time=time.time(), names=_NAMES)
         data, task = self.task.data, self.task
         rng = random.Random(f"{data['seed']} {task.idempotency_key} {task.attempt}")  # noqa: S311
         [way] = rng.choices([*_WAYS], [*_WAYS.values()])
