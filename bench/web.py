@@ -13,7 +13,7 @@ from psched.cli.top.snapshot import Reader
 from psched.config import from_mapping
 from psched.web.gate import Gate, Rules
 from psched.web.secret import Secret
-from psched.web.site import Site
+from psched.web.site import Site, Source
 
 PAGES: dict[str, tuple[str, dict[str, str]]] = {
     "timeline of 12 h": ("/", {}),
@@ -44,7 +44,8 @@ def measured(given: Any, _kind: str, url: str, folder: Path) -> dict[str, Any]: 
     with open_schedules(settings) as schedules:
         reader = Reader(schedules, settings, ask_masters=list, clock=CLOCK)
         secret = Secret(folder / "web-token", clock=CLOCK)
-        site = Site(schedules, settings, reader, Gate(Rules(is_open=True), secret, CLOCK))
+        gate = Gate(Rules(is_open=True), secret, CLOCK)
+        site = Site(Source(schedules, reader), settings, gate)
         contestants = {
             name: lambda path=path, query=query: read(site, path, query)
             for name, (path, query) in PAGES.items()

@@ -152,6 +152,12 @@ class MissingTableError(SchemaError):
     """The table does not exist."""
 
 
+def of_replica(error: Exception | str) -> str:
+    """What to tell of an error of the store that ``read_url`` names."""
+    follows = "; the replica gets its tables from url" if isinstance(error, SchemaError) else ""
+    return f"read_url: {error}{follows}"
+
+
 def no_room(error: OSError) -> bool:
     """Whether a fork failed because the limit of processes, or of memory, is reached."""
     return error.errno in {errno.EAGAIN, errno.ENOMEM}

@@ -217,8 +217,13 @@ def _variables(value: object) -> set[str]:
     return {*references.variables(value).values()} if isinstance(value, str) else set()
 
 
+def _url_variables(value: object) -> set[str]:
+    return urls.secret_variables(value) if isinstance(value, str) else set()
+
+
 _SECRETS: Mapping[str, Callable[[Any], set[str]]] = {
-    "url": lambda value: urls.secret_variables(value) if isinstance(value, str) else set(),
+    "url": _url_variables,
+    "read_url": _url_variables,
     "password": _variables,
     "store": _variables,
     "hooks": lambda value: set[str]().union(*map(_variables, secret_parts(value))),

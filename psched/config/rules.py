@@ -61,6 +61,8 @@ def apply_rules(
 ) -> Iterator[tuple[str, str]]:
     """Derive settings from others, and find contradictions."""
     _derive_defaults(values, given)
+    if before is not None and "url" in given and "read_url" not in given:
+        values["read_url"] = None  # it is a replica of another database
     yield from _derive_url_and_type(values, given, before)
     for key in _missing(values, given, before):
         yield key, _MISSING
@@ -292,10 +294,33 @@ def _check_verify(values: Mapping[str, Any]) -> None:
         )
 
 
-def _check_tls_options(values: Mapping[str, Any]) -> None:
-    options = urls.tls_options(values["url"])
+def _check_read_url(values: Mapping[str, Any]) -> None:
+    if (url := values["read_url"]) is None:
+        return
+    kinds = [_server_kind(each) for each in (values["url"], url)]
+    if values["type"] != "rdb" or None in kinds:
+        raise InvalidValueError(
+            "is for type: rdb with PostgreSQL, MySQL or MariaDB, in url and here; remove it"
+        )
+    if kinds[0] != kinds[1]:
+        raise InvalidValueError(
+            f"is a {kinds[1]} database, and url a {kinds[0]} database; name a replica of url"
+        )
+    if len(urls.each_host(url)) > 1:
+        raise InvalidValueError("names several servers; name one, or an address that leads to one")
+    _check_tls_options("read_url", values)
+
+
+def _server_kind(url: str) -> str | None:
+    """The kind of database server in a url; None for files and what has no such replicas."""
+    kind = url.partition("://")[0].partition("+")[0].replace("mariadb", "mysql")
+    return kind if kind in {"mysql", "postgresql"} else None
+
+
+def _check_tls_options(name: str, values: Mapping[str, Any]) -> None:
+    options = urls.tls_options(values[name])
     if urls.tls_of(values) is not None:
-        if reason := urls.why_without_tls(values["url"]):
+        if reason := urls.why_without_tls(values[name]):
             raise InvalidValueError(f"{reason}; remove the settings {_tls_settings(values)}")
         if options:
             raise InvalidValueError(
@@ -458,7 +483,8 @@ _RULES: Sequence[tuple[str, Callable[[Mapping[str, Any]], None]]] = (
     ("ssl_cert", _check_cert),
     ("ssl_key", _check_key),
     ("ssl_verify", _check_verify),
-    ("url", _check_tls_options),
+    ("url", partial(_check_tls_options, "url")),
+    ("read_url", _check_read_url),
     ("claim_strategy", _check_strategy),
     ("takeover", _check_takeover),
     ("url", _check_memory),

@@ -251,6 +251,12 @@ class Config:
     mysql://psched:${PSCHED_DB_PASSWORD}@db.example.com/psched`
     """
 
+    read_url: Annotated[str | None, urls.Url()] = None
+    """Url of a replica, from which [`psched web`](web.md#read-from-a-replica) reads its pages;
+    actions use `url`. PostgreSQL, MySQL and MariaDB only. Without a user, user and password are
+    those of `url`; the `ssl_` settings and the table are the same. Example: `read_url:
+    mysql://replica.example.com/psched`"""
+
     host: Annotated[str | None, urls.REDIS_HOST_NAME] = None
     """Host of the Redis server, if no url is set; by default localhost. Instead of a url you can
     set type redis and the host, port, db, password and path. Example: `host: redis.example.com`"""
@@ -856,6 +862,13 @@ class Config:
         return urls.tls_of({name: getattr(self, name) for name in SETTINGS})
 
     @property
+    def of_replica(self) -> "Config | None":
+        """The same settings with the replica as the database; None if ``read_url`` is not set."""
+        if self.read_url is None:
+            return None
+        return replace(self, url=urls.with_login(self.read_url, self.url), read_url=None)
+
+    @property
     def safe_url(self) -> str:
         """The url with ``***`` in place of its passwords, so that messages can show the url."""
         return urls.without_secrets(self.url)
@@ -869,6 +882,7 @@ class Config:
         are secret by their names.
         """
         found = {*urls.secrets(self.url), *references.values(self.withheld), self.password or ""}
+        found |= urls.secrets(self.read_url or "")
         found |= self.hooks.secrets | self.pings.secrets
         return frozenset((found | references.credentials() | secrets_among(self.store)) - {""})
 
@@ -902,6 +916,7 @@ class Config:
 
     def __repr__(self) -> str:
         shown = {f.name: getattr(self, f.name) for f in fields(self)} | {"url": self.safe_url}
+        shown["read_url"] = self.read_url and urls.without_secrets(self.read_url)
         shown["password"] = self.password and "***"
         return f"Config({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 

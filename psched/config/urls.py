@@ -253,6 +253,13 @@ def without_password(url: str) -> str:
     return f"{scheme}{divider}{login.partition(':')[0]}{at}{place}"
 
 
+def with_login(url: str, other: str) -> str:
+    """Return a url with the user and the password of another one, unless it has a user."""
+    scheme, divider, rest = url.partition("://")
+    login, at, _ = other.partition("://")[2].rpartition("@")
+    return url if "@" in rest else f"{scheme}{divider}{login}{at}{rest}"
+
+
 def wake_code(url: str, table: str) -> str:
     """A code of a table, 16 hexadecimal digits: the same for all programs that use the table.
 

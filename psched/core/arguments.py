@@ -159,6 +159,7 @@ class Settings(SharedSettings, total=False):
     type: str | None
     store: Mapping[str, Any] | None
     url: str | None
+    read_url: str | None
     host: str | None
     port: int | None
     db: int | None

@@ -21,6 +21,7 @@ UNIX = "unix"
 
 _LOGIN_AGE = 12 * 3600  # seconds after which somebody has to log in again
 _FLASH_AGE = 60  # seconds in which a browser shows what an action has done
+_ACTED_AGE = 10  # seconds after an action in which no replica is read
 _LONGEST_COOKIE = 3800  # browsers drop longer ones
 
 Access = Callable[[Request], "Right | User | None"]
@@ -199,6 +200,15 @@ class Gate:
         if (found := self._opened("flash", text, _FLASH_AGE)) is None:
             return None
         return [str(each) for each in found], self._cookie(request, "flash", "", 0)
+
+    def acted_cookie(self, request: Request) -> str:
+        """The cookie by which a browser that has just acted reads no replica, which may lag."""
+        return self._cookie(request, "acted", self._closed("acted"), _ACTED_AGE)
+
+    def has_acted(self, request: Request) -> bool:
+        """Whether the browser has just acted."""
+        text = request.cookies.get(self._name(request, "acted"), "")
+        return self._opened("acted", text, _ACTED_AGE) is not None
 
     def _closed(self, purpose: str, *parts: str) -> str:
         text = json.dumps([int(self._clock.wall()), *parts])

@@ -110,25 +110,68 @@ class _Frame(NamedTuple):
     flash: Sequence[str] = ()
 
 
-class Site:
-    """A WSGI application that shows the schedules of one table, and changes them for its users.
+class Source:
+    """The store, or its replica, which pages are read from.
 
-    Its attribute ``asgi`` is an ASGI application that does the same.
-
-    One request after the other reads the store, because there is one connection to it; who would
-    wait too long is told so. The connection is closed after each request: a page that nobody reads
-    costs the database nothing.
+    One request after the other reads it, because there is one connection to it; who would wait too
+    long is told so. The connection is closed after each request: a page that nobody reads costs the
+    database nothing.
     """
 
     def __init__(
-        self, schedules: ScheduleCollection, settings: Config, reader: Reader, gate: Gate
+        self,
+        schedules: ScheduleCollection,
+        reader: Reader,
+        told: Callable[[Exception | str], str] = str,
     ) -> None:
-        self._schedules = schedules
-        self._settings = settings
-        self._reader = reader
-        self._gate = gate
+        self.schedules = schedules
+        self.reader = reader
+        self.told = told
+        self.away_at = -inf  # when it has last not answered
         self._lock = Lock()
-        self._away_at = -inf  # when the store has last not answered
+
+    @contextmanager
+    def turn(self, is_gone: Callable[[], bool]) -> Iterator[None]:
+        """Wait for those who read the store before; this must not take long if the store hangs.
+
+        All threads of the application around this one could wait here.
+        """
+        since = CLOCK.monotonic()
+        has_to_wait = not self._lock.acquire(blocking=False)
+        if has_to_wait and not self._lock.acquire(timeout=_LONGEST_WAIT):
+            text = "Others wait for an answer of the store, too. Try again in a minute."
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, text, ("Retry-After", "60"))
+        try:
+            if self.away_at > since:  # those before have found out
+                text = "The store does not answer. Try again in a minute."
+                raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, text, ("Retry-After", "60"))
+            if has_to_wait and is_gone():
+                # Who is tired of waiting sends a form again, which must not be done twice.
+                text = "You have hung up while others were answered, so nothing was done."
+                raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, text)
+            yield
+        finally:
+            try:
+                self.schedules.close()
+            finally:
+                self._lock.release()
+
+
+class Site:
+    """A WSGI application that shows the schedules of one table, and changes them for its users.
+
+    Its attribute ``asgi`` is an ASGI application that does the same. With a ``replica``, pages are
+    read from it; what an action does, or would do, is read from the ``store``, and so are the
+    pages of a browser that has just acted.
+    """
+
+    def __init__(
+        self, store: Source, settings: Config, gate: Gate, *, replica: Source | None = None
+    ) -> None:
+        self._store = store
+        self._read = replica or store
+        self._settings = settings
+        self._gate = gate
         self._redaction = Redaction(settings.redact)
         # Read once: after an upgrade, the files are those of another version, or are gone.
         files = {each.name: each.read_text("utf-8") for each in _FILES.glob("*.html")}
@@ -151,7 +194,7 @@ class Site:
         }
         self._live = Live(self._look, CLOCK)
         self.asgi = AsgiApplication(self)
-        self._store = table_of(settings)
+        self._table = table_of(settings)
 
     def __call__(
         self, environ: Mapping[str, Any], start_response: StartResponse
@@ -284,7 +327,9 @@ class Site:
         else:
             query = {name: value for name, value in request.query.items() if value}
             what = name if is_again else ""
-            page = self._made(PAGES[name].make, request, visitor, query, what)
+            has_acted = bool(flash) or gate.has_acted(request)
+            source = self._store if has_acted else self._read
+            page = self._made(PAGES[name].make, request, visitor, query, what, source=source)
         return self._shown(request, page, frame, cookies)
 
     def _followed(self, request: Request, visitor: Visitor) -> Response:
@@ -310,8 +355,8 @@ class Site:
 
     def _look(self) -> str:
         try:
-            with self._turn(bool):
-                return digest_of(self._schedules)
+            with self._read.turn(bool):
+                return digest_of(self._read.schedules)
         except _Refused as refused:
             raise StoreBusyError(str(refused)) from None
 
@@ -329,7 +374,7 @@ class Site:
         text = self._templates[f"{page.name}.html"].render(
             page.values,
             page=page.name,
-            store=self._store if frame.visitor is not None else "",
+            store=self._table if frame.visitor is not None else "",
             json=f"api/v1/{page.name}.json{'?' if query else ''}{query}",
             has_json=page.name in PAGES,
             files=self._versions,
@@ -392,7 +437,10 @@ class Site:
             return self._shown(request, page, _Frame(visitor, gate.csrf(visitor)))
         found: actions.Done = page.values["done"]
         cookie = gate.flash_cookie(request, found.text, found.inverse, found.href)
-        return _redirect(page.values["where"], ("Set-Cookie", cookie))
+        cookies = [("Set-Cookie", cookie)]
+        if self._read is not self._store:
+            cookies.append(("Set-Cookie", gate.acted_cookie(request)))
+        return _redirect(page.values["where"], *cookies)
 
     def _done_for_program(self, request: Request, visitor: Visitor, name: str) -> Response:
         action = actions.ACTIONS[name]
@@ -418,8 +466,9 @@ class Site:
     def _do(self, name: str, asked: Asked, visitor: Visitor, note: str) -> actions.Done:
         """Do something in the name of a visitor."""
         author = Author(visible(visitor.name)[:255], socket.gethostname(), "psched web")
-        auditor = self._schedules.access.auditor
-        with auditor.signed(author), self._schedules.audited(note.strip() or None):
+        schedules = self._store.schedules
+        signed = schedules.access.auditor.signed(author)
+        with signed, schedules.audited(note.strip() or None):
             found = actions.do(name, asked)
         _log.info("%s by %s: %s", name, author.user, found.text)
         return found
@@ -484,62 +533,46 @@ class Site:
         visitor: Visitor,
         fields: Mapping[str, str],
         shared: str = "",
+        *,
+        source: Source | None = None,
     ) -> Page:
         """The page that is asked for, or one that says why there is none.
 
         ``shared`` is a name; if it is not empty, all open pages of this name share what is read.
         """
+        source = source or self._store
         asked = Asked(
-            self._schedules,
+            source.schedules,
             self._settings,
-            self._reader,
+            source.reader,
             self._redaction,
             fields,
             request.environ.get("waitress.client_disconnected", bool),
             visitor.right,
         )
-        with self._turn(asked.is_gone):
+        with source.turn(asked.is_gone):
             began = CLOCK.monotonic()
-            what = self._live.digest, shared, visitor.right, *sorted(fields.items())
+            what = source, self._live.digest, shared, visitor.right, *sorted(fields.items())
             if shared and (known := self._live.shared(what)) is not None:
                 return known
             try:
                 page = make(asked)
             except (PschedError, OSError) as error:
-                page = self._failure(error, fields.get("key", ""), CLOCK.monotonic() - began)
+                took = CLOCK.monotonic() - began
+                page = self._failure(error, fields.get("key", ""), took, source.told)
             if page.is_away:
-                self._away_at = CLOCK.monotonic()
+                source.away_at = CLOCK.monotonic()
             elif shared:
                 self._live.share(what, page, began)
             return page
 
-    @contextmanager
-    def _turn(self, is_gone: Callable[[], bool]) -> Iterator[None]:
-        """Wait for those who read the store before; this must not take long if the store hangs.
-
-        All threads of the application around this one could wait here.
-        """
-        since = CLOCK.monotonic()
-        has_to_wait = not self._lock.acquire(blocking=False)
-        if has_to_wait and not self._lock.acquire(timeout=_LONGEST_WAIT):
-            text = "Others wait for an answer of the store, too. Try again in a minute."
-            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, text, ("Retry-After", "60"))
-        try:
-            if self._away_at > since:  # those before have found out
-                text = "The store does not answer. Try again in a minute."
-                raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, text, ("Retry-After", "60"))
-            if has_to_wait and is_gone():
-                # Who is tired of waiting sends a form again, which must not be done twice.
-                text = "You have hung up while others were answered, so nothing was done."
-                raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, text)
-            yield
-        finally:
-            try:
-                self._schedules.close()
-            finally:
-                self._lock.release()
-
-    def _failure(self, error: Exception, key: str = "", took: float = 0.0) -> Page:
+    def _failure(
+        self,
+        error: Exception,
+        key: str = "",
+        took: float = 0.0,
+        told: Callable[[Exception | str], str] = str,
+    ) -> Page:
         match error:
             case InvalidError():
                 return _refusal(HTTPStatus.BAD_REQUEST, self._told(error))
@@ -547,18 +580,19 @@ class Site:
                 return _refusal(HTTPStatus.NOT_FOUND, self._told(error), key)
             case _ if isinstance(error, _CONFLICTS):
                 return _refusal(HTTPStatus.CONFLICT, self._told(error))
-        text, is_away = self._told(error), isinstance(error, TransientStoreError)
+        text = self._told(told(error))
+        is_away = isinstance(error, TransientStoreError)
         if isinstance(error, StoreBusyError) and not isinstance(error, StoreSlowError):
             is_away = False  # somebody holds a lock: others can read meanwhile
         if is_away and took >= 0.8 * DEADLINE and not isinstance(error, _TELLING):
             _log.warning("the store has not answered for %.1f s: %s", took, text)
-            text = f"The store has not answered for {took:.0f} s."
+            text = told(f"The store has not answered for {took:.0f} s.")
             if isinstance(error, UnknownOutcomeError):
                 text += " Look whether this was done before you do it again: that is not known."
         page = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, text)
         return page._replace(is_away=is_away)
 
-    def _told(self, error: Exception) -> str:
+    def _told(self, error: Exception | str) -> str:
         return visible(local_times(self._redaction.text(str(error))), lines=True)
 
 

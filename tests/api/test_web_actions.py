@@ -330,7 +330,7 @@ def test_what_waits_for_others_is_not_done_after_its_browser_has_hung_up(schedul
         def release(self):
             pass
 
-    page, browser.site._lock = browser.get("act", do="trigger", key="k"), Taken()
+    page, browser.site._store._lock = browser.get("act", do="trigger", key="k"), Taken()
     browser.environ["waitress.client_disconnected"] = lambda: True
     refused = browser.send(page)
     assert (refused.status, refused.headers.get("Refresh")) == (503, None)

@@ -100,7 +100,8 @@ class Query(dict):
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_reads_the_fields_that_it_declares_and_no_others(site, name):
     query = Query(key="k")
-    asked = Asked(site._schedules, site._settings, site._reader, Redaction(()), query, bool)
+    store = site._store
+    asked = Asked(store.schedules, site._settings, store.reader, Redaction(()), query, bool)
     PAGES[name].make(asked).document()
     assert query.read == {each.name for each in PAGES[name].fields}
 

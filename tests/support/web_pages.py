@@ -9,10 +9,11 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from psched.base.clock import SystemClock
+from psched.base.errors import of_replica
 from psched.cli.top.snapshot import Reader
 from psched.web.gate import Gate, Rules
 from psched.web.secret import Secret, new_token
-from psched.web.site import Site
+from psched.web.site import Site, Source
 
 
 class _Tags(HTMLParser):
@@ -92,14 +93,21 @@ class Response(NamedTuple):
         return [{name: values[0] for name, values in query.items()} for query in queries]
 
 
-def site_of(schedules, settings, hosts=("localhost",), secret=None, clock=None, **rules):
+def site_of(
+    schedules, settings, hosts=("localhost",), secret=None, clock=None, *, replica=None, **rules
+):
     """The pages; without a secret, everybody may read."""
     clock = clock or SystemClock()
-    reader = Reader(schedules, settings, ask_masters=list, clock=clock)
+
+    def source(of, told=str):
+        return Source(of, Reader(of, settings, ask_masters=list, clock=clock, told=told), told)
+
     if secret is None:
         rules = {"is_open": True, **rules}
         secret = Unkept()
-    return Site(schedules, settings, reader, Gate(Rules(hosts=hosts, **rules), secret, clock))
+    gate = Gate(Rules(hosts=hosts, **rules), secret, clock)
+    read = None if replica is None else source(replica, of_replica)
+    return Site(source(schedules), settings, gate, replica=read)
 
 
 class Unkept(Secret):

@@ -212,6 +212,7 @@ BESIDE = {
     "password_file: /etc/psched/password": MYSQL,
     "script_class: Run": "script: run.py",
     "ssl_ca: /etc/psched/ca.pem": MYSQL,
+    "read_url: mysql://replica.example.com/psched": MYSQL,
     "ssl_cert: /etc/psched/client.pem": f"{PAIR}ssl_key: /etc/psched/client.key",
     "ssl_key: /etc/psched/client.key": f"{PAIR}ssl_cert: /etc/psched/client.pem",
     "ssl_verify: full": PAIR,

@@ -1306,6 +1306,74 @@ def test_a_password_is_read_from_its_file_without_the_last_newline(keep, mode):
     assert "cr@et" not in repr(config)
 
 
+REPLICA = "mysql://replica/x"
+
+
+@pytest.mark.parametrize(
+    ("read_url", "url"),
+    [
+        (REPLICA, "mysql+pymysql://ann:s3cret@replica/x"),
+        ("mariadb://bob:c4n4ry@replica/y", "mysql+pymysql://bob:c4n4ry@replica/y"),
+        ("mysql://bob@replica/x", "mysql+pymysql://bob@replica/x"),
+    ],
+)
+def test_a_replica_has_the_user_and_the_password_of_the_url_unless_it_has_its_own(
+    keep, read_url, url
+):
+    for named in (
+        {"url": "mysql://ann:s3cret@db/x"},
+        {"url": "mysql://ann@db/x", "password_file": str(keep("pw", "s3cret"))},
+    ):
+        config = take({**named, "read_url": read_url})
+        assert config.of_replica.url == url
+        assert config.of_replica.of_replica is None
+        assert "c4n4ry" not in repr(config)
+        assert "s3cret" in config.secrets
+        assert ("c4n4ry" in config.secrets) is ("c4n4ry" in read_url)
+    assert take({"url": "mysql://ann:s3cret@db/x"}).of_replica is None
+
+
+def test_the_variable_of_a_replica_s_password_is_withheld_from_tasks():
+    config = take(
+        {"url": "mysql://ann@db/x", "read_url": "mysql://bob:${PW}@replica/x"}, PW="c4:n4ry"
+    )
+    assert make_url(config.of_replica.url).password == "c4:n4ry"
+    assert config.withheld == {"PW"}
+
+
+def test_another_url_has_not_the_replica_of_the_old_one():
+    config = take({"url": "mysql://db/x", "read_url": REPLICA})
+    assert config.with_settings(url="mysql://db/y").read_url is None
+    assert config.with_settings(alive_time=60).read_url == config.read_url
+    both = config.with_settings(url="postgresql://db/y", read_url="postgresql://replica/y")
+    assert both.read_url == "postgresql+psycopg://replica/y"
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"url": "sqlite:////x.db"}, "is for type: rdb with PostgreSQL, MySQL or MariaDB"),
+        ({"read_url": "sqlite:////x.db"}, "is for type: rdb with PostgreSQL, MySQL or MariaDB"),
+        ({"read_url": "memory:"}, "is for type: rdb with PostgreSQL, MySQL or MariaDB"),
+        ({"url": "redis://h", "read_url": "redis://i"}, "is for type: rdb with PostgreSQL"),
+        ({"type": "rdb_compat", "table": "t"}, "is for type: rdb with PostgreSQL"),
+        (
+            {"url": "postgresql://db/x"},
+            "is a mysql database, and url a postgresql database; name a replica of url",
+        ),
+        ({"read_url": "mysql://a,b/x"}, "names several servers; name one"),
+        (
+            {"ssl_verify": "none", "read_url": f"{REPLICA}?ssl_ca=x"},
+            "has ssl_ca among its options, beside the settings ssl_verify",
+        ),
+        ({"read_url": "replica"}, "must be a url such as"),
+    ],
+)
+def test_a_replica_that_cannot_be_read_is_refused_with_the_mend(given, reason):
+    text = problem({"url": "mysql://db/x", "read_url": REPLICA, **given})
+    assert text.startswith(f"read_url: {reason}")
+
+
 def test_the_address_of_a_redis_server_shows_no_password():
     url = "redis+sentinel://ann:s3cret@h:1,i:2/name/0?sentinel_password=c4n4ry"
     shown = repr(redis_address(url))
@@ -1935,7 +2003,7 @@ def test_the_examples_of_the_shipped_file_can_be_used(read, tmp_path):
     # The file shows two urls of a Redis server: by its host, and by its socket.
     for others in ("host|port", "path"):
         in_parts = re.sub(
-            rf"^(url|password_file|ssl_\w+|script|script_class|exec|{others}): .*",
+            rf"^(url|read_url|password_file|ssl_\w+|script|script_class|exec|{others}): .*",
             "",
             examples.replace("type: rdb\n", "type: redis\n"),
             flags=re.MULTILINE,

@@ -22,6 +22,7 @@ from psched.base.errors import (
     MissingDatabaseError,
     MissingTableError,
     PschedError,
+    of_replica,
 )
 from psched.base.file_rights import user_name
 from psched.base.log import STANDARD
@@ -135,6 +136,8 @@ def check(
         _check_log(settings)
     with problems.collected():
         _check_database(settings, problems)
+    with problems.collected():
+        _check_replica(settings)
     if problems.found:
         sys.exit(1)
 
@@ -282,9 +285,7 @@ def _check_database(settings: Config, problems: _Problems) -> None:
             )
             return
         click.echo(f"database: {settings.safe_url}, table {settings.table}")
-        for name, value in facts:
-            unverified = name == "encrypted" and is_unverified(settings)
-            click.echo(f"  {name}: {value}{', not verified' if unverified else ''}")
+        _print_facts(facts, settings)
         with problems.collected():
             click.echo(f"  history: {_describe_history(store, settings)}")
         with problems.collected():
@@ -310,6 +311,27 @@ def _check_database(settings: Config, problems: _Problems) -> None:
                 click.echo(f"  {line}")
     finally:
         store.disconnect()
+
+
+def _check_replica(settings: Config) -> None:
+    """Connect to the replica that psched web reads."""
+    if (replica := settings.of_replica) is None:
+        return
+    store = make_store(replica)
+    try:
+        facts = retry_while_unavailable(store.examine, clock=CLOCK, tries=_TRIES)
+    except PschedError as error:
+        raise ConfigError(of_replica(error)) from None
+    finally:
+        store.disconnect()
+    click.echo(f"replica: {replica.safe_url}, which psched web reads: ok")
+    _print_facts(facts, replica)
+
+
+def _print_facts(facts: Iterable[tuple[str, str]], settings: Config) -> None:
+    for name, value in facts:
+        unverified = name == "encrypted" and is_unverified(settings)
+        click.echo(f"  {name}: {value}{', not verified' if unverified else ''}")
 
 
 def _run_as(rows: Sequence[Row], settings: Config) -> Iterator[str]:

@@ -220,6 +220,7 @@ class Reader:
         ask_masters: AskMasters,
         clock: Clock,
         host: str | None = None,
+        told: Callable[[Exception], str] = str,
     ) -> None:
         self._schedules = schedules
         self._settings = settings
@@ -227,6 +228,7 @@ class Reader:
         self._ask_masters = ask_masters
         self._clock = clock
         self._host = settings.this_host if host is None else host
+        self._told = told
         self._usual: dict[str, tuple[int, float | None]] = {}
         self._failures: dict[tuple[str, int, str], Run] = {}
         self._searched = False
@@ -253,7 +255,7 @@ class Reader:
 
     def _without_store(self, here: _Here, error: Exception) -> Snapshot:
         """What was last read from the store, and what the masters of this host say now."""
-        text = self._redaction.text(str(error))
+        text = self._redaction.text(self._told(error))
         away = isinstance(error, TransientStoreError | OSError)
         problem = f"the store does not answer: {text}" if away else text
         known = {task.key: task for task in self._last.running}
