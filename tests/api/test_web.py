@@ -41,6 +41,24 @@ def test_the_page_now_shows_what_is_late_next_and_paused_and_leads_to_it(schedul
     assert page.refresh == "5"
 
 
+def test_what_is_folded_is_recognised_when_an_open_page_is_replaced(schedules, site, write):
+    schedules.add("k", "t", cron="0 0 1 1 *", timezone="UTC")
+    failed = run_record(outcome="failed", fate=None, error="Traceback of it")
+    time = failed.scheduled_time
+    again = run_record(
+        outcome="failed", scheduled_time=time, attempt=2, owner="w.2", error="Another"
+    )
+    write(failed, again)
+    for page, least in (
+        (get(site, "now"), 1),
+        (get(site, "schedule", key="k"), 2),
+        (get(site, "occurrence", key="k", time=time), 3),
+    ):
+        found = re.findall(r'<details( id="[\w-]+")?', page.body)
+        assert len(set(found)) == len(found) >= least
+        assert all(found)
+
+
 def test_the_pages_lead_from_a_schedule_to_its_runs_and_to_why_it_did_not_run(
     schedules, site, write
 ):
