@@ -41,6 +41,7 @@ from psched.web.asked import (
     Asked,
     Page,
     Parameter,
+    Table,
     choosing,
     link,
     more_link,
@@ -63,6 +64,7 @@ from psched.web.timeline import GROUPINGS, SORTS, SPANS, TimelineDocument
 _STRIP = 30  # the last runs of a schedule that its strip shows
 _STRIPS = 100  # the most strips of a page: each is a request to the store
 _UPCOMING = 10  # the number of next runs of a schedule
+_MOST_HOSTS = 500  # the most rows of hosts that the page of a template lists
 _CHART = 50  # the most runs whose durations are drawn
 
 
@@ -106,12 +108,8 @@ def _schedules(asked: Asked) -> Page:
     found = Found(asked, search, now)
     listed = [*islice(found.rows, limit)]
     has_more = next(found.rows, None) is not None
-
-    def links(listed: Listed) -> Mapping[str, str]:
-        return {"KEY": schedule_link(listed[0].key)}
-
     view = View(now, asked.redaction)
-    table = table_of(usual_columns(found.find_last), listed, view, links)
+    table = table_of(usual_columns(found.find_last), listed, view, _link_of_row)
     statuses = (shown_status(row, now, last) for row, last in listed)
     table = with_icons(table, 1, (KIND_OF_STATUS.get(status, "") for status in statuses))
     if has_more:
@@ -191,7 +189,8 @@ def _schedule(asked: Asked) -> Page:
         "timeline": link("./", q=f'"{key}"' if " " in key else key),
         "actions": links_for(asked, details.row, has_alerts=bool(details.alerts)),
         "extra_runs": [*extra_run_lines(details)],
-        "upcoming": [*_upcoming(details)],
+        "upcoming": [] if details.row.each_host else [*_upcoming(details)],
+        "hosts": _rows_of_hosts(asked, key, view) if details.row.each_host else None,
     }
 
     def document() -> Mapping[str, Any]:
@@ -199,6 +198,17 @@ def _schedule(asked: Asked) -> Page:
         return {**made, "why": asked.redaction.value(answer.to_json())}
 
     return Page("schedule", values, document)
+
+
+def _rows_of_hosts(asked: Asked, key: str, view: View) -> Table:
+    """The rows of the hosts of a template, which does not run itself."""
+    read = asked.schedules.list(prefix=f"{key}@", order="key", limit=_MOST_HOSTS)
+    rows: list[Listed] = [(each.row, None) for each in read if each.row.template == key]
+    return table_of(usual_columns(None), rows, view, _link_of_row)
+
+
+def _link_of_row(listed: Listed) -> Mapping[str, str]:
+    return {"KEY": schedule_link(listed[0].key)}
 
 
 def _upcoming(details: Details) -> Iterator[tuple[str, str, str]]:

@@ -9,7 +9,7 @@ import pytest
 from psched.cli.history.live_output import LiveHere
 from psched.web import occurrence, pages, search
 from psched.web import site as site_module
-from support.run_records import not_run, run_record
+from support.run_records import not_run, run_record, worker_record
 from support.web_pages import ask, get, site_of
 
 ODD = "<b>a</b>&?key=x#/../%41 'é\""
@@ -39,6 +39,22 @@ def test_the_page_now_shows_what_is_late_next_and_paused_and_leads_to_it(schedul
     # What needs a person comes first.
     assert [each["key"] for each in page.links("schedule")] == ["late", "paused", "next"]
     assert page.refresh == "5"
+
+
+def test_the_page_of_what_each_host_runs_leads_to_the_rows_of_the_hosts(schedules, site):
+    trim = {"type": "t", "cron": "0 3 * * *", "timezone": "UTC", "each_host": True}
+    schedules.add("trim", **trim, hosts="db*")
+    page = get(site, "schedule", key="trim")
+    assert "No host that it names is known." in page.text
+    for nonce, host in ("n1", "db1"), ("n2", "db2"), ("n3", "web1"):
+        record = worker_record(nonce=nonce, host=host, labels=host, started=1)
+        schedules.access.store.history.beat(record)
+    schedules["trim"].modify(note="again")
+    schedules.add("trim@other", "t", cron="0 3 * * *")
+    page = get(site, "schedule", key="trim")
+    assert page.links("schedule") == [{"key": "trim@db1"}, {"key": "trim@db2"}]
+    assert "Next runs" not in page.text
+    assert "Next runs" in get(site, "schedule", key="trim@db1").text
 
 
 def test_what_is_folded_is_recognised_when_an_open_page_is_replaced(schedules, site, write):
