@@ -193,6 +193,7 @@ def _serve(place: Place, settings: Config, rules: "Rules", file: Path) -> None:
         # need no store, and tell those that wait if it hangs.
         HttpServer(site, listener, CLOCK, threads=_THREADS, notices_hangups=True).run()
     finally:
+        site.close()
         listener.close()
         if place.socket is not None:
             place.socket.unlink(missing_ok=True)
