@@ -79,9 +79,14 @@ class Live:
     def close(self) -> None:
         """End all connections at once."""
         self._over.set()
+        self.end()
+
+    def end(self, browser: str | None = None) -> None:
+        """End the connections of a browser, or all, at once."""
         with self._lock:
             for each in self._followers:
-                each.kept.close()
+                if browser in {None, each.browser}:
+                    each.kept.close()
 
     def shared(self, what: Hashable) -> Page | None:
         """A page that was just made for another reader, if nothing has changed since."""

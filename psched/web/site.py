@@ -261,6 +261,8 @@ class Site:
         if not gate.is_own(request):
             raise _Refused(HTTPStatus.FORBIDDEN, _other_site(request))
         if request.path == _LOGOUT:
+            if (visitor := gate.visitor(request)) is not None and visitor.session:
+                self._live.end(visitor.session)  # its other tabs
             return _redirect("./", ("Set-Cookie", gate.log_out(request)))
         if (found := gate.log_in(request)) is None:
             return self._login_page(request, "", is_refused=True)

@@ -22,7 +22,7 @@ from psched.web.live import Live
 from support.owned_process import OwnedProcess
 from support.processes import kill
 from support.waiting import HANG_TIMEOUT, wait_until
-from support.web_pages import get, site_of
+from support.web_pages import Browser, get, site_of
 
 AGAIN = {"HTTP_HX_REQUEST": "true"}
 """The header of a page that reads itself again."""
@@ -134,6 +134,27 @@ def test_who_may_no_longer_read_is_told_nothing_more(serve):
     assert events.next()
     rights[0] = None
     assert events.next(rb"none") is None
+
+
+def test_a_logout_ends_the_connections_of_its_other_tabs_and_of_no_other_browser(
+    serve, monkeypatch
+):
+    monkeypatch.setattr(live, "LOOK", HANG_TIMEOUT)
+    served = serve()
+    secret, port = served.pages._gate._secret, served.address[1]
+    leaves, stays = (
+        Browser(served.pages, SERVER_PORT=str(port)).log_in(secret.token) for _ in range(2)
+    )
+    tabs, other = [served.follow(cookies(leaves)) for _ in range(2)], served.follow(cookies(stays))
+    assert all(each.next() for each in (*tabs, other))
+    assert leaves.post("logout").status == 303
+    for each in tabs:
+        assert each.next(rb"none") is None
+    assert [each.kept.is_open() for each in served.pages._live._followers].count(True) == 1
+
+
+def cookies(browser):
+    return "Cookie: " + "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
 
 
 def test_who_may_not_read_is_told_nothing(serve):
