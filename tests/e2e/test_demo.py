@@ -13,7 +13,7 @@ import pytest
 
 import support
 from support.owned_process import OwnedProcess
-from support.processes import descendants, kill
+from support.processes import children, descendants, kill
 from support.waiting import HANG_TIMEOUT, PATIENCE, wait_until
 
 pytestmark = pytest.mark.extended
@@ -76,6 +76,16 @@ def test_if_it_is_killed_its_service_ends(start):
     kill(process.pid, signal.SIGKILL)
     gone = lambda: not any(Path(f"/proc/{pid}").exists() for pid in started)  # noqa: E731
     wait_until(gone, what="the end of its processes")
+
+
+def test_if_its_master_dies_it_says_so_and_ends_with_an_error(start, tmp_path):
+    process, log = start()
+    master, _pages = children(process.pid)  # in the order of their start
+    kill(master, signal.SIGKILL)
+    wait_until(lambda: process.status is not None, what="its end")
+    assert process.status == 1
+    assert "Error: the master has ended, so the demonstration ends, too" in log.read_text()
+    assert [*(tmp_path / "temporary").iterdir()] == []
 
 
 def test_a_port_that_is_taken_is_an_error_and_nothing_is_left(tmp_path):

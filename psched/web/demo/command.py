@@ -87,8 +87,8 @@ def _run(folder: Path, port: int) -> None:
     env = {**os.environ, "PSCHED_CONFIG": str(config), "RUNTIME_DIRECTORY": str(folder)}
     where = f"127.0.0.1:{port}"
     with (
-        _process(env, "run"),
-        _process(env, "web", "--listen", where, "--token-file", str(token)) as pages,
+        _process(env, "run") as master,
+        _process(env, "web", "--listen", where, "--token-file", str(token)),
     ):
         click.echo(f"The pages: http://{where}/")
         if are_terminals(sys.stdout):
@@ -98,8 +98,9 @@ def _run(folder: Path, port: int) -> None:
             click.echo("A link that logs you in is printed on a terminal only.")
         click.echo(f"Other commands: PSCHED_CONFIG={config} psched list; Ctrl-C ends it.")
         sys.stdout.flush()
-        pages.wait()
-        raise click.ClickException("the pages have ended, so the demonstration ends, too")
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # whichever ends first
+        ended = "pages have" if master.poll() is None else "master has"
+        raise click.ClickException(f"the {ended} ended, so the demonstration ends, too")
 
 
 @contextmanager
