@@ -193,6 +193,29 @@ def test_a_link_of_each_page_leads_on_and_the_marks_of_the_timeline_to_their_run
 # --- acting -----------------------------------------------------------------------------------
 
 
+def test_the_keys_can_be_switched_off_and_the_browser_remembers_it(site):
+    with site.tab() as tab:
+        tab.open("schedules")
+        pressed = lambda: tab.page.keyboard.press("j") or focus(tab)  # noqa: E731
+        assert pressed() == "A"
+        tab.page.keyboard.press("?")
+        tab.page.get_by_label("Use these keys").uncheck()
+        tab.page.get_by_role("button", name="Close").click()
+        tab.page.reload()
+        assert pressed() == "BODY"
+        tab.page.keyboard.press("?")
+        assert not tab.page.get_by_role("dialog").is_visible()
+        tab.page.get_by_role("button", name="Keys: off").click()
+        tab.page.get_by_label("Use these keys").check()
+        tab.page.get_by_role("button", name="Close").click()
+        tab.page.locator("body").click(position={"x": 1, "y": 1})
+        assert pressed() == "A"
+
+
+def focus(tab):
+    return tab.page.evaluate("document.activeElement.tagName")
+
+
 class Acting:
     """Somebody who acts on the pages of a schedule."""
 

@@ -1,5 +1,6 @@
 // Keys for the pages: / to the search, j and k through the rows, ? for help. Enter opens a row,
-// because its link has the focus. No key is taken from somebody who types, or who holds a modifier.
+// because its link has the focus. No key is taken from somebody who types, or who holds a modifier;
+// none at all if they are switched off, which the browser remembers.
 "use strict";
 (() => {
   const dialog = document.getElementById("keys");
@@ -32,17 +33,36 @@
     link?.scrollIntoView({ block: "nearest" });
   }
 
+  // Whoever speaks to the computer can switch the keys off: each spoken letter could be one.
+  const choice = document.getElementById("use-keys");
+  try {
+    choice.checked = localStorage.getItem("psched-keys") !== "off";
+  } catch {} // the browser keeps nothing: the keys are on until the page is left
+
+  function name() {
+    help.textContent = choice.checked ? "Keys: ?" : "Keys: off";
+  }
+
+  function choose() {
+    name();
+    try {
+      localStorage.setItem("psched-keys", choice.checked ? "on" : "off");
+    } catch {}
+  }
+
   const show = () => dialog.showModal(); // Escape closes it, and the focus returns
   const does = { "/": search, j: () => move(1), k: () => move(-1), "?": show };
 
   document.addEventListener("keydown", (event) => {
     const { key, target } = event;
     if (event.ctrlKey || event.altKey || event.metaKey || event.isComposing) return;
-    if (event.defaultPrevented || dialog.open || target.isContentEditable) return;
+    if (!choice.checked || event.defaultPrevented || dialog.open || target.isContentEditable) return;
     if (target.closest?.("input, textarea, select") || !Object.hasOwn(does, key)) return;
     event.preventDefault();
     does[key]();
   });
+  choice.addEventListener("change", choose);
   help.addEventListener("click", show);
+  name();
   help.hidden = false;
 })();
