@@ -277,6 +277,23 @@ def test_tasks_are_measured_on_each_database(kind):
 
 
 @pytest.mark.extended
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+    ],
+)
+@pytest.mark.extended
+def test_every_page_is_measured_over_tables_that_sql_has_filled(kind):
+    told = measured("web_large", "--short", "--databases", kind)
+    figures = told["databases"][kind]
+    assert figures.pop("filled_seconds") > 0
+    assert len(figures) > 20
+    page = {"ms": float, "own_cpu_ms": float, "peak_mib": float, "bytes": float, "status": 200}
+    assert has_shape(figures, dict.fromkeys(figures, page)), told
+
+
 def test_the_table_has_a_row_for_all_that_was_measured(tmp_path):
     options = ["--short", "--rounds", "1", "--peers", "--databases", "sqlite"]
     command = [sys.executable, BENCH / "table.py", *options, "--folder", tmp_path]
