@@ -11,7 +11,7 @@ that takes the lease over is conditional on what was seen, so that the lease was
 extension changes what is seen: it writes ``beat``, or a later end than before.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import islice
 from math import inf
@@ -21,7 +21,10 @@ from psched.base.clock import Clock
 from psched.base.lease_times import lease_time
 
 MOST = 20_000
-"""How many leases are remembered. Of more, the oldest are forgotten, and must be seen anew."""
+"""How many leases are remembered. Of more, the others are remembered when there is room."""
+
+_STALE = 600.0
+"""Seconds. Who was not looked at for so long gives way to another; looks are not so far apart."""
 
 FACT = ("leases are taken over", "when they were seen unchanged for their whole length")
 """What `psched check` says of a store that takes leases over so."""
@@ -30,27 +33,44 @@ _LOOK_INTERVAL = 10.0
 """Seconds after which leases are looked at again, if an eighth of a lease is not shorter."""
 
 
+class _Seen(NamedTuple):
+    state: Hashable
+    since: float
+    looked_at: float
+
+
 class Observations:
-    """When this process has first seen each lease, or hold, as it is now."""
+    """When this process has first seen each lease, or hold, as it is now.
+
+    If there are more than `MOST`, those that are remembered stay, because if they displaced each
+    other, none might ever be seen for its whole length.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._seen: dict[str, tuple[Hashable, float]] = {}
+        # What was looked at last is the last one.
+        self._seen = OrderedDict[str, _Seen]()
 
     def left(self, key: str, state: Hashable, length: float) -> float:
         """For how many seconds the lease, or the hold, of a row must still be seen unchanged."""
         now = self._clock.boottime()
-        known, since = self._seen.get(key, (None, now))
-        if known != state:
-            since = now
-            self._seen.pop(key, None)  # so that the new entry is the last one
-            self._seen[key] = state, now
-            if len(self._seen) > MOST:
-                del self._seen[next(iter(self._seen))]
+        known = self._seen.pop(key, None)
+        since = known.since if known is not None and known.state == state else now
+        if known is not None or self._has_room(now):
+            self._seen[key] = _Seen(state, since, now)
         return max(0.0, length - (now - since))
 
+    def _has_room(self, now: float) -> bool:
+        if len(self._seen) < MOST:
+            return True
+        key, oldest = next(iter(self._seen.items()))
+        if now - oldest.looked_at < _STALE:
+            return False
+        del self._seen[key]
+        return True
+
     def forget(self, key: str) -> None:
-        """Forget a row that nobody holds, so that it does not displace another."""
+        """Forget a row that nobody holds, so that there is room for another."""
         self._seen.pop(key, None)
 
 

@@ -631,12 +631,30 @@ def test_removed_rows_do_not_displace_a_lease_that_is_observed(open_store, monke
     store = open_store(clock=clock, max_clock_offset=1e6)
     assert not claim(store, "w.1").rows
     for number in range(5):
-        clock.passed += 11
+        clock.passed += 6
         add(store, f"task{number}")
         (row,) = claim(store, f"w{number}.2").rows
         store.settle([ending(row, remove=True)])
-    clock.passed += 5
+    clock.passed += 30
     assert [row.key for row in claim(store, "w.3").rows] == ["k"]
+
+
+def test_what_a_worker_runs_displaces_no_lease_that_is_observed(open_store, monkeypatch):
+    monkeypatch.setattr(observations, "MOST", 2)
+    holder = open_store()
+    for key in "a", "b":
+        leased(holder, key, f"dead.{key}")
+    clock = OwnClock(86_400)
+    store = open_store(clock=clock, max_clock_offset=1e6)
+    assert not claim(store, "w.1").rows
+    for number in range(5):
+        clock.passed += 6
+        add(store, f"task{number}")
+        (row,) = claim(store, f"w{number}.2").rows
+        assert not claim(store, f"w{number}.3").rows
+        store.settle([ending(row, remove=True)])
+    clock.passed += 30
+    assert sorted(row.key for row in claim(store, "w.3").rows) == ["a", "b"]
 
 
 def test_a_clock_that_becomes_wrong_during_a_task_delays_nothing(open_store):

@@ -187,6 +187,37 @@ def test_a_row_that_this_host_does_not_claim_is_left_to_others(place):
     assert claimed(other, "w3.1") == ["k"]
 
 
+def test_a_lease_is_taken_over_although_others_end_all_the_time(place, monkeypatch):
+    monkeypatch.setattr(observations, "MOST", 2)
+    begin(place, "k")
+    other, holder = place.open(), place.open()
+    for number in range(12):
+        add(holder.store, f"m{number}")
+        place.set_to(START)
+        (row,) = claim(holder.store, f"z.{number}", alive_time=ALIVE).rows
+        place.set_to(START + DAY)
+        pass_time(4, other)
+        holder.store.settle([ending(row, remove=True)])
+    pass_time(ALIVE / 5, other)
+    other.clock.advance(2)
+    assert claimed(other) == ["k"]
+
+
+def test_a_lease_that_has_ended_gives_way_to_another_in_the_end(place, monkeypatch):
+    monkeypatch.setattr(observations, "MOST", 1)
+    holder, rows = begin(place, "k")
+    other = place.open()
+    pass_time(ALIVE - 1, other)
+    holder.store.settle([ending(rows["k"], remove=True)])
+    place.set_to(START)
+    begin(place, "m")
+    pass_time(observations._STALE - ALIVE, other)
+    other.clock.advance(ALIVE)
+    assert not claimed(other)
+    other.clock.advance(ALIVE)
+    assert claimed(other) == ["m"]
+
+
 def test_a_hold_is_kept_and_ends_once_it_was_seen_for_its_whole_length(place):
     holder, other = place.open(), place.open()
     holder.store.add([due("k", START), due("m", START + 3 * DAY)], nonce="n")
