@@ -96,7 +96,8 @@ class Takeover:
     """Finds the leases that may be taken over in a store that has a clock, which is not trusted.
 
     Args:
-        ended: reads the leases and holds that have ended by the store's clock, at most `MOST`.
+        ended: reads the leases that have ended by the store's clock and that this host may claim,
+            and the holds that have ended.
     """
 
     def __init__(self, ended: Callable[[], Iterable[Lease]], clock: Clock) -> None:

@@ -657,6 +657,21 @@ def test_what_a_worker_runs_displaces_no_lease_that_is_observed(open_store, monk
     assert sorted(row.key for row in claim(store, "w.3").rows) == ["a", "b"]
 
 
+def test_leases_that_this_host_does_not_claim_hide_no_other(open_store, monkeypatch):
+    monkeypatch.setattr(observations, "MOST", 2)
+    holder = open_store()
+    holder.add([due(f"a{number}", type="web") for number in range(3)], nonce="n")
+    assert len(claim(holder, "dead.1").rows) == 3
+    clock = OwnClock(86_400)
+    choosy = open_store(clock=clock, max_clock_offset=1e6, only=("default",))
+    assert not claim(choosy, "w.1").rows
+    leased(holder, "k", "dead.2")
+    for number in range(3):
+        assert not claim(choosy, f"w{number}.1").rows
+        clock.passed += 20
+    assert [row.key for row in claim(choosy, "w.2").rows] == ["k"]
+
+
 def test_a_clock_that_becomes_wrong_during_a_task_delays_nothing(open_store):
     clock = OwnClock()
     store = open_store(clock=clock)

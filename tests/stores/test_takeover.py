@@ -187,6 +187,22 @@ def test_a_row_that_this_host_does_not_claim_is_left_to_others(place):
     assert claimed(other, "w3.1") == ["k"]
 
 
+def test_dead_leases_that_this_host_does_not_claim_hide_no_other(place, monkeypatch):
+    monkeypatch.setattr(observations, "MOST", 3)
+    holder = place.open()
+    others = [due(f"a{i}", START, type="web") for i in range(3)]
+    others += [due(f"far{i}", START, lane="far") for i in range(3)]
+    holder.store.add([*others, due("k", START)], nonce="n")
+    far = place.open(host_labels=("far",))
+    assert len(claimed(far, "w1.1", limit=6)) == 6
+    assert claimed(far, "w1.2") == ["k"]
+    place.set_to(START + DAY)
+    choosy = place.open(only=("default",))
+    pass_time(ALIVE - 1, choosy)
+    choosy.clock.advance(2)
+    assert claimed(choosy) == ["k"]
+
+
 def test_a_lease_is_taken_over_although_others_end_all_the_time(place, monkeypatch):
     monkeypatch.setattr(observations, "MOST", 2)
     begin(place, "k")

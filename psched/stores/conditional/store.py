@@ -465,20 +465,20 @@ class ConditionalStore(PlainStore, PausesTypes):
     def _candidates(self, limit: int, horizon: float) -> Mapping[str, Item]:
         """Rows that may be due, and the next that will be; if there are that many, one too many."""
         now, found, claimable = self.now(), dict[str, Item](), 0
-        for at, item in self._table.queue(DUE, ceil(now + horizon), limit + 1):
-            if not found:
+        queue = self._table.queue(DUE, ceil(now + horizon), limit + 1)
+        for read, (at, item) in enumerate(queue, 1):
+            if read == 1:
                 self._rules = rules_of(self._table.note(_PAUSES))
-            found[item.row.key] = item
             kind, place = item.row.type, place_of(item)
-            if (self.only and kind not in self.only) or active_rules(self._rules, kind, now):
-                pass
-            elif at > now:
-                break  # it tells when the next row is due
-            elif place is None or place.at > now:
-                pass  # changed by hand: it must not hide those behind it
-            elif self._judged(item, now) is item.row:
-                claimable += 1
-            if claimable > limit or len(found) >= _MOST_READ:
+            is_wanted = not self.only or kind in self.only
+            if is_wanted and not active_rules(self._rules, kind, now):
+                found[item.row.key] = item  # the others are not observed either
+                if at > now:
+                    break  # it tells when the next row is due
+                # A place that was changed by hand must not hide those behind it.
+                if place is not None and place.at <= now and self._judged(item, now) is item.row:
+                    claimable += 1
+            if claimable > limit or read >= _MOST_READ:
                 break
         return found
 

@@ -260,8 +260,9 @@ class RedisStore(Store):
     def _ended(self) -> Iterator[Lease]:
         """The leases and holds that have ended by the server's clock."""
         after: Argument | None = ""
+        chosen = self._chosen()
         while after is not None:
-            found, after = self._connector.run("ended", after, encoding.PAGE)
+            found, after = self._connector.run("ended", after, encoding.PAGE, *chosen)
             for key, owner, fence, end, own in found:
                 yield Lease(
                     encoding.decoded(key),

@@ -141,14 +141,6 @@ class Statements:
             f" AND next_run_time + 0 > {self._end}"
             f" AND next_run_time + 0 <= {now} + :alive_time + 1"
         )
-        self.ended = text(
-            f"SELECT id, leased_by, fence, next_run_time, alive_time FROM {table}"
-            f" WHERE leased_by IS NOT NULL AND {_NOT_HELD.format(_NEVER)}"
-            f" AND next_run_time + 0 <= {now} UNION ALL"
-            f" SELECT id, held_by, NULL, held_until, alive_time FROM {table}"
-            f" WHERE held_by IS NOT NULL AND held_until <= {now}"
-            f" LIMIT {MOST}"
-        )
         marks = ", ".join(f"'{mark}'" for mark in MARKS)
         self._marked = f"SELECT id, status FROM {table} WHERE status IN ({marks}) AND "
         extended = _later if observed else _plain
@@ -233,6 +225,15 @@ class Statements:
             f" WHERE next_run_time + 0 <= {now}{ours}{free} AND {served.condition} AND "
             for free in (claimable, over)
         )
+        # What this host does not claim must not hide what it takes over.
+        self.ended = text(
+            f"SELECT id, leased_by, fence, next_run_time, alive_time FROM {table}"
+            f" WHERE leased_by IS NOT NULL AND {_NOT_HELD.format(_NEVER)}"
+            f" AND next_run_time + 0 <= {now}{ours} AND {served.condition} UNION ALL"
+            f" SELECT id, held_by, NULL, held_until, alive_time FROM {table}"
+            f" WHERE held_by IS NOT NULL AND held_until <= {now}"
+            f" LIMIT {MOST}"
+        ).bindparams(**types)
         # `psched.stores.sql.claim_range` reads the due rows slice by slice with these.
         slice_ = (
             f"SELECT {dialect.payload.format('id')}, next_run_time, id, type, lane FROM {table}"

@@ -266,10 +266,21 @@ for i = 1, #ARGV, 3 do
 end
 
 --- ended: no-writes,allow-oom
--- Returns a part of the leases that have ended, and with the first part all such holds: key, owner, fence
--- (nil: a hold), end, and the row's alive_time. ARGV: the member of HELD after which the part begins; how
--- many leases to read. Returns also the last member; nil if there are no more.
-local found = {}
+-- Returns a part of the leases that have ended, of rows that the host may claim, and with the first part
+-- all such holds: key, owner, fence (nil: a hold), end, and the row's alive_time. ARGV: the member of HELD
+-- after which the part begins; how many leases to read; the number of lanes and the lanes of the host, then
+-- the types to claim (none: all types). Returns also the last member; nil if there are no more.
+local found, number, paused, served, wanted = {}, ARGV[3], paused_types(), {}, {}
+for i = 4, 3 + number do served[ARGV[i]] = true end
+for i = 4 + number, #ARGV do wanted[ARGV[i]] = true end
+
+-- Whether a claim of the host could take the row: the others must not hide what it takes over.
+local function is_ours(kind, lane)
+  kind = kind or 'default'
+  if paused == true or paused and paused[kind] or lane and not served[lane] then return false end
+  return next(wanted) == nil or wanted[kind]
+end
+
 local function note(key, owner, fence, ends, alive_time)
   if ends and tonumber(ends) <= now then
     found[#found + 1] = {key, owner, fence, ends, alive_time}
@@ -281,8 +292,8 @@ local members = redis.call('ZRANGEBYLEX', HELD, from, '+', 'LIMIT', 0, size)
 for _, member in ipairs(members) do
   local zero = member:find('%z')
   local owner, key = member:sub(1, zero - 1), member:sub(zero + 1)
-  local row = read_fields(key, 'leased_by', 'fence', 'alive_time')
-  if row and row[1] == owner and not is_held(key) then
+  local row = read_fields(key, 'leased_by', 'fence', 'alive_time', 'type', 'lane')
+  if row and row[1] == owner and is_ours(row[4], row[5]) and not is_held(key) then
     note(key, owner, row[2] or '0', redis.call('ZSCORE', DUE, key), row[3])
   end
 end
