@@ -332,7 +332,7 @@ def test_a_shell_can_complete_commands_and_options(service):
         check=True,
     )
     assert "complete -o nosort -F _psched_completion psched" in script.stdout
-    assert completions("psched", "de") == ["plain,delete"]
+    assert completions("psched", "de") == ["plain,delete", "plain,demo"]
     assert "plain,--catchup" in completions("psched", "add", "--c")
     assert completions("psched", "add", "k", "t", "@daily", "--catchup", "l") == ["plain,latest"]
 

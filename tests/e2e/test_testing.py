@@ -69,7 +69,7 @@ def test_the_plugin_loads_nothing_of_psched_before_a_fixture_is_used(folder):
         "    assert loaded == {'psched', 'psched.testing', 'psched.testing.pytest_plugin'}\n"
         "    assert not {'sqlalchemy', 'yaml', 'asyncio'} & {*sys.modules}\n"
     )
-    others = "-p", "no:anyio"  # which loads asyncio
+    others = "-p", "no:anyio", "-p", "no:schemathesis"  # which load such modules
     done = run_pytest(folder, *others)
     assert done.returncode == 0, done.stdout + done.stderr
     done = run_pytest(folder, *others, "-p", "no:psched")

@@ -28,7 +28,8 @@ def test_a_seed_does_the_same_each_time():
 
 
 @pytest.mark.parametrize(
-    ("mix", "seed"), [("store", 96668206), ("store", 14), ("processes", 761454617)]
+    ("mix", "seed"),
+    [("store", 96668206), ("store", 14), ("processes", 761454617), ("processes", 673183085)],
 )
 def test_seeds_that_have_failed(mix, seed):
     assert Simulation(seed, 0.5, mix=MIXES[mix]).run().violations == []

@@ -171,6 +171,12 @@ class TestPauses:
             audits = [self.pause(), resume]
             assert kinds(witness(started=AT + 100.0), audits=audits) == found
 
+    def test_a_pause_and_a_resumption_of_one_moment_are_recorded_in_any_order(self):
+        for before, found in ((0.5, []), (2, [Kind.PAUSED])):
+            resume = changed(self.pause(), action="resume", time=int((AT + 10 - before) * 1000))
+            audits = [resume, self.pause()]
+            assert kinds(witness(started=AT + 100.0), audits=audits) == found
+
     def test_the_record_of_a_later_change_may_be_lost(self):
         lost = fault(AT + 50, host=PEOPLE)
         assert kinds(witness(started=AT + 100.0), audits=[self.pause()], faults=[lost]) == []
