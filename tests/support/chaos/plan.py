@@ -71,8 +71,9 @@ TEMPLATES: Sequence[tuple[Mapping[str, object], Sequence[str] | None]] = (
 """What each host runs, with the keys ``e0`` and so on: the settings, and the hosts. ``second`` is a
 label of the second masters, which the first ones do not have."""
 
-VERBS_UNRECORDED = ("push", "push", "push", "add", "trigger", "stop")
-"""What people do where nothing is recorded: nothing that would let an occurrence not run."""
+VERBS_UNRECORDED = ("push", "push", "push", "add", "trigger")
+"""What people do where nothing is recorded: nothing that would let an occurrence not run. Not
+even a stop: it can meet an occurrence that a worker has leased, and has died before its start."""
 
 _FAULTS_EVERY = 1.2
 _VERBS_EVERY = 0.7
