@@ -139,11 +139,11 @@ class Source:
         since = CLOCK.monotonic()
         has_to_wait = not self._lock.acquire(blocking=False)
         if has_to_wait and not self._lock.acquire(timeout=_LONGEST_WAIT):
-            text = "Others wait for an answer of the store, too. Try again in a minute."
+            text = self.told("Others wait for an answer of the store, too. Try again in a minute.")
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, text, ("Retry-After", "60"))
         try:
             if self.away_at > since:  # those before have found out
-                text = "The store does not answer. Try again in a minute."
+                text = self.told("The store does not answer. Try again in a minute.")
                 raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, text, ("Retry-After", "60"))
             if has_to_wait and is_gone():
                 # Who is tired of waiting sends a form again, which must not be done twice.
@@ -429,6 +429,9 @@ class Site:
             return Page("done", {"done": found, "where": actions.where(asked)}, dict)
 
         page = self._made(done, request, visitor, form)
+        cookies = list[tuple[str, str]]()
+        if self._read is not self._store:  # also if it is not known whether it was done
+            cookies.append(("Set-Cookie", gate.acted_cookie(request)))
         if page.name == "error":
             # The plan is shown anew, with the reason; if there is none, only the reason.
             plan_page = self._plan_page(form)
@@ -436,13 +439,10 @@ class Site:
             if again.name == "act":
                 values = {**again.values, "problem": page.values["text"]}
                 page = again._replace(values=values, status=page.status)
-            return self._shown(request, page, _Frame(visitor, gate.csrf(visitor)))
+            return self._shown(request, page, _Frame(visitor, gate.csrf(visitor)), cookies)
         found: actions.Done = page.values["done"]
         cookie = gate.flash_cookie(request, found.text, found.inverse, found.href)
-        cookies = [("Set-Cookie", cookie)]
-        if self._read is not self._store:
-            cookies.append(("Set-Cookie", gate.acted_cookie(request)))
-        return _redirect(page.values["where"], *cookies)
+        return _redirect(page.values["where"], ("Set-Cookie", cookie), *cookies)
 
     def _done_for_program(self, request: Request, visitor: Visitor, name: str) -> Response:
         action = actions.ACTIONS[name]

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -67,6 +68,13 @@ def test_who_has_just_acted_sees_it_and_others_read_the_replica(browser, monkeyp
     assert "of-replica" in browser.get("schedule", key="k").body
 
 
+def test_whose_action_has_failed_sees_why_in_the_database_itself(browser, schedules):
+    page = browser.get("act", do="pause", key="k")
+    schedules["k"].delete()
+    assert browser.send(page).status == 404
+    assert browser.get("schedule", key="k").status == 404
+
+
 def test_without_a_replica_no_browser_is_told_that_it_has_acted(schedules, settings):
     schedules.add("k", "t", cron="0 3 * * *")
     secret = Unkept()
@@ -87,6 +95,8 @@ def test_a_replica_that_is_away_is_named_and_no_action_waits_for_it(
         response = browser.get(page)
         assert "read_url: the database cannot be reached" in response.body
     assert browser.get("runs").status == 503
+    browser.site._read.away_at = inf  # somebody before has found out
+    assert "read_url: The store does not answer." in browser.get("runs").text
     browser.act("pause", key="k")
     assert schedules["k"].metadata().status == "paused"
     assert browser.get("runs").status == 200  # of this browser, as long as it reads url
