@@ -96,8 +96,9 @@ class Live:
     def share(self, what: Hashable, page: Page, since: float) -> None:
         """Keep a page for others, as long as it counts; it shows what was so at this time."""
         old = self._clock.monotonic() - LOOK
-        self._shared = {each: kept for each, kept in self._shared.items() if kept[0] > old}
-        self._shared[what] = since, page
+        kept = {each: made for each, made in self._shared.items() if made[0] > old}
+        # Another thread may read the old ones: those of a replica have a turn of their own.
+        self._shared = {**kept, what: (since, page)}
 
     def _run(self) -> None:
         pause = 0.0

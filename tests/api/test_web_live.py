@@ -301,6 +301,21 @@ def test_open_pages_share_what_is_read_and_others_read_anew(schedules, settings,
     assert len(get(pages, "schedules", headers=AGAIN).links("schedule")) == 2
 
 
+def test_what_one_thread_reads_of_the_shared_pages_no_other_changes():
+    # Those who read the store and those who read its replica share pages at the same time.
+    pages, read = Live(str, SystemClock()), []
+
+    class Name:
+        def __hash__(self):
+            read.append((pages._shared, len(pages._shared)))
+            return 1
+
+    for name in Name(), Name():
+        pages.share(name, None, SystemClock().monotonic() + HANG_TIMEOUT)
+    assert len(pages._shared) == 2
+    assert all(len(found) == number for found, number in read)
+
+
 def test_under_asgi_an_open_page_is_told_of_changes_until_it_hangs_up(settings, schedules):
     told = asyncio.run(followed(settings, schedules))
     assert told[0]["status"] == 200
