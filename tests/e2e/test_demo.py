@@ -88,6 +88,15 @@ def test_if_its_master_dies_it_says_so_and_ends_with_an_error(start, tmp_path):
     assert [*(tmp_path / "temporary").iterdir()] == []
 
 
+def test_the_end_of_a_process_that_is_not_its_own_does_not_end_it(start):
+    # In a container, it can be the parent of all that have lost theirs.
+    process, log = start("/bin/sh", "-c", 'true & exec "$@"', "sh")
+    master, _pages = children(process.pid)
+    kill(master, signal.SIGKILL)
+    wait_until(lambda: process.status is not None, what="its end")
+    assert "Error: the master has ended" in log.read_text()
+
+
 def test_a_port_that_is_taken_is_an_error_and_nothing_is_left(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         command = [sys.executable, "-m", "psched", "demo", "--port", str(taken.getsockname()[1])]

@@ -88,7 +88,7 @@ def _run(folder: Path, port: int) -> None:
     where = f"127.0.0.1:{port}"
     with (
         _process(env, "run") as master,
-        _process(env, "web", "--listen", where, "--token-file", str(token)),
+        _process(env, "web", "--listen", where, "--token-file", str(token)) as pages,
     ):
         click.echo(f"The pages: http://{where}/")
         if are_terminals(sys.stdout):
@@ -98,8 +98,12 @@ def _run(folder: Path, port: int) -> None:
             click.echo("A link that logs you in is printed on a terminal only.")
         click.echo(f"Other commands: PSCHED_CONFIG={config} psched list; Ctrl-C ends it.")
         sys.stdout.flush()
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # whichever ends first
-        ended = "pages have" if master.poll() is None else "master has"
+        while master.poll() is None and pages.poll() is None:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            # As the first process of a container, it is the parent of all that lose theirs.
+            if found is not None and found.si_pid not in {master.pid, pages.pid}:
+                os.waitpid(found.si_pid, 0)
+        ended = "pages have" if master.returncode is None else "master has"
         raise click.ClickException(f"the {ended} ended, so the demonstration ends, too")
 
 
