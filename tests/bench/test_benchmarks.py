@@ -284,7 +284,6 @@ def test_tasks_are_measured_on_each_database(kind):
         pytest.param("postgresql", marks=pytest.mark.postgresql),
     ],
 )
-@pytest.mark.extended
 def test_every_page_is_measured_over_tables_that_sql_has_filled(kind):
     told = measured("web_large", "--short", "--databases", kind)
     figures = told["databases"][kind]
@@ -294,6 +293,7 @@ def test_every_page_is_measured_over_tables_that_sql_has_filled(kind):
     assert has_shape(figures, dict.fromkeys(figures, page)), told
 
 
+@pytest.mark.extended
 def test_the_table_has_a_row_for_all_that_was_measured(tmp_path):
     options = ["--short", "--rounds", "1", "--peers", "--databases", "sqlite"]
     command = [sys.executable, BENCH / "table.py", *options, "--folder", tmp_path]
