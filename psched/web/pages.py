@@ -202,9 +202,12 @@ def _schedule(asked: Asked) -> Page:
 
 def _rows_of_hosts(asked: Asked, key: str, view: View) -> Table:
     """The rows of the hosts of a template, which does not run itself."""
-    read = asked.schedules.list(prefix=f"{key}@", order="key", limit=_MOST_HOSTS)
-    rows: list[Listed] = [(each.row, None) for each in read if each.row.template == key]
-    return table_of(usual_columns(None), rows, view, _link_of_row)
+    read = asked.schedules.list(prefix=f"{key}@", order="key")
+    found = (each.row for each in read if each.row.template == key)
+    rows: list[Listed] = [(row, None) for row in islice(found, _MOST_HOSTS)]
+    table = table_of(usual_columns(None), rows, view, _link_of_row)
+    has_more = next(found, None) is not None
+    return table._replace(more=link("schedules", q=f"{key}@*") if has_more else "")
 
 
 def _link_of_row(listed: Listed) -> Mapping[str, str]:

@@ -41,7 +41,9 @@ def test_the_page_now_shows_what_is_late_next_and_paused_and_leads_to_it(schedul
     assert page.refresh == "5"
 
 
-def test_the_page_of_what_each_host_runs_leads_to_the_rows_of_the_hosts(schedules, site):
+def test_the_page_of_what_each_host_runs_leads_to_the_rows_of_the_hosts(
+    schedules, site, monkeypatch
+):
     trim = {"type": "t", "cron": "0 3 * * *", "timezone": "UTC", "each_host": True}
     schedules.add("trim", **trim, hosts="db*")
     page = get(site, "schedule", key="trim")
@@ -55,6 +57,11 @@ def test_the_page_of_what_each_host_runs_leads_to_the_rows_of_the_hosts(schedule
     assert page.links("schedule") == [{"key": "trim@db1"}, {"key": "trim@db2"}]
     assert "Next runs" not in page.text
     assert "Next runs" in get(site, "schedule", key="trim@db1").text
+    assert page.links("schedules") == []
+    monkeypatch.setattr(pages, "_MOST_HOSTS", 1)
+    page = get(site, "schedule", key="trim")
+    assert page.links("schedule") == [{"key": "trim@db1"}]
+    assert page.links("schedules") == [{"q": "trim@*"}]
 
 
 def test_what_is_folded_is_recognised_when_an_open_page_is_replaced(schedules, site, write):
