@@ -254,8 +254,8 @@ class Config:
     read_url: Annotated[str | None, urls.Url()] = None
     """Url of a replica, from which [`psched web`](web.md#read-from-a-replica) reads its pages;
     actions use `url`. PostgreSQL, MySQL and MariaDB only. Without a user, user and password are
-    those of `url`; the `ssl_` settings and the table are the same. Example: `read_url:
-    mysql://replica.example.com/psched`"""
+    those of `url`; the `ssl_` settings and the table are the same, but the options after the
+    `?` of `url` do not hold for it. Example: `read_url: mysql://replica.example.com/psched`"""
 
     host: Annotated[str | None, urls.REDIS_HOST_NAME] = None
     """Host of the Redis server, if no url is set; by default localhost. Instead of a url you can

@@ -305,7 +305,9 @@ def _series(
         start = mine[0].scheduled_time if mine else end + 1
     elif mine:
         # A schedule moves forward only, so all later occurrences were decided in the period, too.
-        start = min([start, *(record.scheduled_time for record in mine if record.began < until)])
+        # What was recorded in the millisecond of the first change can belong to the series before.
+        within = (each.scheduled_time for each in mine if since < each.began < until)
+        start = min([start, *within])
     doubts = _doubts(recorded, row, period, settings)
     if len(recorded.runs) >= min(settings.history_keep_per_key or MOST_RUNS, MOST_RUNS):
         doubts.append((min(record.scheduled_time for record in recorded.runs), TRIMMED))

@@ -649,3 +649,14 @@ def test_what_is_recorded_in_the_millisecond_of_a_change_belongs_to_what_follows
         schedules["k"].skip()
         access = schedules.access
         assert not Verifier(access.store, access.settings).verify(10**9).violations
+
+
+def test_what_is_recorded_in_the_millisecond_of_a_change_may_have_come_before_it():
+    with Schedules({"t": lambda _task: None}) as schedules:
+        schedules.add("k", "t", cron="* * * * *")
+        schedules.run_due()
+        schedules["k"].modify(next_time=int(schedules.now()) + 2 * MINUTE)
+        schedules.clock.advance(2 * MINUTE)
+        schedules.run_due()
+        access = schedules.access
+        assert not Verifier(access.store, access.settings).verify(10**9).violations
