@@ -560,7 +560,7 @@ def test_a_run_goes_from_due_to_its_end_and_its_traceback_is_shown_once(schedule
     page = get(site, "occurrence", key="k", time=NOW - 3600)
     assert page.text.count("Traceback (most recent call last)") == 1
     assert "begun ERROR the handler raised [the error above] ended" in page.text
-    assert '<details class="error"><summary>ValueError: no &lt;room&gt;</summary>' in page.body
+    assert 'class="error"><summary>ValueError: no &lt;room&gt;</summary>' in page.body
     [wait] = shapes(page, "rect", "wait")
     [bar] = shapes(page, "rect", "failed")[:1]
     assert (wait["width"], bar["width"]) == ("40.00%", "60.00%")

@@ -1,12 +1,11 @@
 """A chaos tells a lost record from a lost run."""
 
-from dataclasses import replace
-
 import pytest
 
 from psched.reports.findings import Kind, Violation
 from psched.testing.witnesses import Fault, Seen, Witness
 from support.chaos.run import check_hosts, lacks_only_records
+from support.run_log import Run
 
 
 def witness(at, *, completed=True):
@@ -48,18 +47,34 @@ def test_a_record_is_told_from_a_run(violation, witnesses, faults, is_record):
     assert lacks_only_records(violation, seen) is is_record
 
 
+def run_on(names, key):
+    return Run(
+        key=key,
+        scheduled_time=100,
+        attempt=1,
+        fence=1,
+        pid=2,
+        worker=3,
+        started=100.0,
+        end=None,
+        notes=[{"event": "start", "names": names}],
+    )
+
+
 @pytest.mark.parametrize(
-    ("key", "host", "is_right"),
+    ("key", "names", "is_right"),
     [
-        ("s0", "h1", True),
-        ("s2", "h1", True),
-        ("s2", "h0", False),
-        ("s2!0mx3lmm6btasfwwf", "h2", False),
-        ("p13", "h2", True),
-        ("p13", "h1", False),
-        ("a4", "h2", True),
+        ("s0", ["h1"], True),
+        ("s2", ["h1"], True),
+        ("s2", ["h0"], False),
+        ("s2!0mx3lmm6btasfwwf", ["h2"], False),
+        ("p13", ["h2"], True),
+        ("p13", ["h1"], False),
+        ("a4", ["h2"], True),
+        ("e4@h0", ["h0", "second"], True),
+        ("e4@h0", ["h1"], False),
     ],
 )
-def test_a_run_on_another_host_than_those_of_its_schedule_is_found(key, host, is_right):
-    found = [each.kind for each in check_hosts([replace(witness(100), key=key, host=host)])]
+def test_a_run_on_another_host_than_those_of_its_schedule_is_found(key, names, is_right):
+    found = [each.kind for each in check_hosts([run_on(names, key)])]
     assert found == ([] if is_right else [Kind.HOST])
