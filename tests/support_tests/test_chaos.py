@@ -56,6 +56,7 @@ def run_on(names, key):
         pid=2,
         worker=3,
         started=100.0,
+        last_sign=101.0,
         end=None,
         notes=[{"event": "start", "names": names}],
     )
