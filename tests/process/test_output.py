@@ -552,8 +552,9 @@ def reader_stands_still():
 
     bench.until(read_all)
     last = run(bench, "write", "last", text="last words")
+    # At its end, the collector writes all that it still has, and nobody reads that meanwhile.
+    bench.until(lambda: read_all() and read.endswith(b"last words\n"))
     bench.close()
-    read_all()
     lines = read.decode().splitlines()
     same = bench.output is not None and has_ended(pid)
     return {
