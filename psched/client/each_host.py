@@ -178,7 +178,9 @@ def _keep_rows_of(
     wanted = {key for key, host in by_key.items() if has_name(host.names, template.lane or "")}
     try:
         if missing := [by_key[key] for key in by_key if key in wanted and key not in found]:
-            insert(access, [_new_row(access, template, host, now, is_new) for host in missing])
+            insert(
+                access, [_new_row(access, template, host, now, is_new=is_new) for host in missing]
+            )
             yield
         for key, host in by_key.items():
             row = found.get(key)
@@ -221,7 +223,7 @@ def _another_wants(access: Access, template: Row, host: Named, now: float) -> bo
     )
 
 
-def _new_row(access: Access, template: Row, host: Named, now: float, is_new: bool) -> Row:  # noqa: FBT001
+def _new_row(access: Access, template: Row, host: Named, now: float, *, is_new: bool) -> Row:
     """The row that a host does not have yet.
 
     A host that was known when the template was made has missed what has fallen due since. Later,

@@ -863,7 +863,7 @@ class Config:
 
     @property
     def of_replica(self) -> "Config | None":
-        """The same settings with the replica as the database; None if ``read_url`` is not set."""
+        """These settings for the replica: its url is ``read_url``. None if that is not set."""
         if self.read_url is None:
             return None
         return replace(self, url=urls.with_login(self.read_url, self.url), read_url=None)

@@ -173,6 +173,9 @@ class RunnerPool(ABC):
 
     def make_room(self) -> None:
         """Let the waiting runners exit, because a task has found no room for a process."""
+        self._let_waiting_exit()
+
+    def _let_waiting_exit(self) -> None:
         for line in self._idle, self._idle_programs:
             for runner in line:
                 self._let_exit(runner)
@@ -551,10 +554,9 @@ class ForkingRunnerPool(RunnerPool):
 
     @override
     def dismiss(self) -> bool:
-        for runner in [*self._idle, *self._held, *self._idle_programs]:
+        self._let_waiting_exit()
+        for runner in self._held:
             self._let_exit(runner)
-        self._idle.clear()
-        self._idle_programs.clear()
         self._dismissed = True
         self._dismiss_servers()
         return any(runner.used and not runner.programs for runner in self._alive.values())

@@ -624,17 +624,23 @@ def test_rows_that_were_shown_and_run_are_not_added_again(store, open_store, fau
     assert {row.key for row in other.rows()} == {"b", "c"}
 
 
+def run_five(store, clock, *, meanwhile=bool):
+    """Run five tasks, one after the other, 30 seconds in all."""
+    for number in range(5):
+        clock.passed += 6
+        add(store, f"task{number}")
+        (row,) = claim(store, f"w{number}.2").rows
+        meanwhile(f"w{number}.3")
+        store.settle([ending(row, remove=True)])
+
+
 def test_removed_rows_do_not_displace_a_lease_that_is_observed(open_store, monkeypatch):
     monkeypatch.setattr(observations, "MOST", 3)
     leased(open_store(), "k", "dead.1")
     clock = OwnClock(86_400)
     store = open_store(clock=clock, max_clock_offset=1e6)
     assert not claim(store, "w.1").rows
-    for number in range(5):
-        clock.passed += 6
-        add(store, f"task{number}")
-        (row,) = claim(store, f"w{number}.2").rows
-        store.settle([ending(row, remove=True)])
+    run_five(store, clock)
     clock.passed += 30
     assert [row.key for row in claim(store, "w.3").rows] == ["k"]
 
@@ -647,12 +653,11 @@ def test_what_a_worker_runs_displaces_no_lease_that_is_observed(open_store, monk
     clock = OwnClock(86_400)
     store = open_store(clock=clock, max_clock_offset=1e6)
     assert not claim(store, "w.1").rows
-    for number in range(5):
-        clock.passed += 6
-        add(store, f"task{number}")
-        (row,) = claim(store, f"w{number}.2").rows
-        assert not claim(store, f"w{number}.3").rows
-        store.settle([ending(row, remove=True)])
+
+    def look(owner):
+        assert not claim(store, owner).rows
+
+    run_five(store, clock, meanwhile=look)
     clock.passed += 30
     assert sorted(row.key for row in claim(store, "w.3").rows) == ["a", "b"]
 
