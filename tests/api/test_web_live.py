@@ -145,12 +145,20 @@ def test_a_logout_ends_the_connections_of_its_other_tabs_and_of_no_other_browser
     leaves, stays = (
         Browser(served.pages, SERVER_PORT=str(port)).log_in(secret.token) for _ in range(2)
     )
+    followed, look = served.pages._live, served.pages._live._look
+
+    def look_when_all_follow():
+        # It is the only one: who came later would be told nothing.
+        wait_until(lambda: len(followed._followers) == 3, what="all of them")
+        return look()
+
+    monkeypatch.setattr(followed, "_look", look_when_all_follow)
     tabs, other = [served.follow(cookies(leaves)) for _ in range(2)], served.follow(cookies(stays))
     assert all(each.next() for each in (*tabs, other))
     assert leaves.post("logout").status == 303
     for each in tabs:
         assert each.next(rb"none") is None
-    assert [each.kept.is_open() for each in served.pages._live._followers].count(True) == 1
+    assert [each.kept.is_open() for each in followed._followers].count(True) == 1
 
 
 def cookies(browser):
