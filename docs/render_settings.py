@@ -45,7 +45,7 @@ and the files of schedules accept the same forms. In Python, a duration can also
 
 **References.** Any value may contain references to something outside the file. Passwords are \
 never printed, and tasks do not get the variables that contain them: see \
-[Passwords](tls.md#passwords).
+[Passwords](databases.md#passwords).
 
 - `${NAME}`: the environment variable NAME
 - `${CREDENTIALS_DIRECTORY}/NAME`: the content of that file: a secret that systemd passes to the \

@@ -293,12 +293,12 @@ class Config:
     its content. Example: `password_file: /etc/psched/password`"""
 
     ssl_ca: Annotated[Path | None, InputFile()] = None
-    """File with the certificate of the authority that has signed the server's: see [TLS](tls.md).
-    With it a connection is encrypted, or it fails. For a certificate of a public authority use the
-    system's file, such as /etc/ssl/certs/ca-certificates.crt. Without these settings, connections
-    are encrypted if the server offers it, but the server's identity is not verified. `psched check`
-    reports how the connection is encrypted. `sslca` is an alias of `ssl_ca`. Example: `ssl_ca:
-    /etc/psched/ca.pem`"""
+    """File with the certificate of the authority that has signed the server's: see
+    [TLS](databases.md#tls). With it a connection is encrypted, or it fails. For a certificate of a
+    public authority use the system's file, such as /etc/ssl/certs/ca-certificates.crt. Without
+    these settings, connections are encrypted if the server offers it, but the server's identity is
+    not verified. `psched check` reports how the connection is encrypted. `sslca` is an alias of
+    `ssl_ca`. Example: `ssl_ca: /etc/psched/ca.pem`"""
 
     ssl_cert: Annotated[Path | None, InputFile()] = None
     """File with psched's own certificate, for a server that requires client certificates. The files

@@ -153,7 +153,7 @@ def _run(
         _log.warning(
             "tasks can read the memory of psched's processes, and the secrets in it: psched cannot"
             " hide it here, because it would not see its own processes in /proc. Is /proc mounted"
-            " with hidepid? See docs/tls.md"
+            " with hidepid? See docs/databases.md"
         )
     # Let the children of a dead worker become children of the master, which then can kill them.
     kernel.adopt_orphans()

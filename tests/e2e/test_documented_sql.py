@@ -18,8 +18,7 @@ pytestmark = pytest.mark.extended
 
 SQL_OF_DATABASES = server_sql("databases.md")
 MYSQL_USER, MYSQL_ADMINISTRATOR, *SQL_OF_POSTGRESQL = SQL_OF_DATABASES
-POSTGRESQL_OWNER, POSTGRESQL_RIGHTS, ANNOUNCED = SQL_OF_POSTGRESQL
-[REQUIRE_SSL] = server_sql("tls.md")
+POSTGRESQL_OWNER, POSTGRESQL_RIGHTS, ANNOUNCED, REQUIRE_SSL = SQL_OF_POSTGRESQL
 
 PASSWORD = "s3cret"
 
@@ -152,7 +151,7 @@ def refusal(service):
 
 
 @pytest.mark.mariadb
-def test_the_statement_of_the_page_of_tls_refuses_unencrypted_connections(
+def test_the_statement_of_the_section_about_tls_refuses_unencrypted_connections(
     start_mariadb, certificates, send_sql, make_service
 ):
     server = start_mariadb(certificates=certificates)
@@ -178,10 +177,10 @@ def test_the_statement_of_the_page_of_tls_refuses_unencrypted_connections(
 
 
 @pytest.mark.postgresql
-def test_the_lines_of_the_page_of_tls_refuse_unencrypted_connections(
+def test_the_lines_of_the_section_about_tls_refuse_unencrypted_connections(
     start_postgresql, certificates, send_sql, make_service
 ):
-    page = ROOT / "docs/tls.md"
+    page = ROOT / "docs/databases.md"
     [lines] = [each.text for each in blocks_of(page, page.read_text()) if "pg_hba" in each.text]
     server = start_postgresql(certificates=certificates)
     send_sql(server.url(), with_password(POSTGRESQL_OWNER))

@@ -20,7 +20,6 @@ SERVER_SQL = {
     "databases.md": "tests/e2e/test_documented_sql.py",
     "frameworks.md": "tests/e2e/test_frameworks.py",
     "quickstart.md": "tests/e2e/test_quickstart.py",
-    "tls.md": "tests/e2e/test_documented_sql.py",
 }
 """The pages with such SQL, and the tests that take it from `server_sql` and execute it."""
 
