@@ -209,8 +209,8 @@ class Config:
       scheduler](migration.md#on-perfectscheds-table); set `url` and `table`, too
     - `redis`: a Redis server, which may lose its last writes: see [Redis](redis.md); needs
       psched[redis]
-    - `dynamodb`: a table of Amazon DynamoDB: see [DynamoDB](dynamodb.md); needs psched[aws]
-    - `simpledb`: a domain of Amazon SimpleDB: see [SimpleDB](dynamodb.md#simpledb); the same
+    - `dynamodb`: a table of Amazon DynamoDB: see [DynamoDB](redis.md#dynamodb); needs psched[aws]
+    - `simpledb`: a domain of Amazon SimpleDB: see [SimpleDB](redis.md#simpledb); the same
     - `module:Class`: a store of your own, by its import path: see [backends](backends.md)
     """
 
@@ -283,7 +283,7 @@ class Config:
 
     max_clock_offset: Annotated[float, Number(least=2, most=3600)] = USUAL_CLOCK_OFFSET
     """DynamoDB and SimpleDB: how far a host's clock may be off. A worker whose host is further off
-    claims nothing, and says so in its log: see [DynamoDB](dynamodb.md#clocks)."""
+    claims nothing, and says so in its log: see [DynamoDB](redis.md#clocks)."""
 
     password_file: Annotated[Path | None, InputFile(private=True)] = None
     """File that contains the password for the url, and nothing else. The url then names only the
