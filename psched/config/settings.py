@@ -354,7 +354,7 @@ class Config:
       host ran starts later
 
     Set it on all hosts, with the same `alive_time`: see [Without trust in
-    clocks](supervision.md#without-trust-in-clocks). DynamoDB and SimpleDB have no clock, so there
+    clocks](faults.md#without-trust-in-clocks). DynamoDB and SimpleDB have no clock, so there
     leases are always observed.
     """
 

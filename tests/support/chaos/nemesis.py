@@ -5,7 +5,7 @@ the main one, to which the life of the private servers is tied.
 
 On one host, one fault of processes is over before the next begins, because psched makes no promise
 if a master and its workers are hit at the same moment; see "What no supervisor can promise" in
-docs/supervision.md. What hits a whole host hits the tasks, too.
+docs/faults.md. What hits a whole host hits the tasks, too.
 """
 
 import os
