@@ -668,8 +668,8 @@ class Config:
     `only: [report, mail]`."""
 
     host_name: Annotated[str | None, HOST] = None
-    """The name of this host, which [`hosts`](limits.md#run-on-some-hosts) of a schedule can name.
-    By default it is the system's. Set it where that one changes, as in a container. Example:
+    """The name of this host, which [`hosts`](schedules.md#run-on-some-hosts) of a schedule can
+    name. By default it is the system's. Set it where that one changes, as in a container. Example:
     `host_name: db1`"""
 
     host_labels: Annotated[tuple[str, ...], HOST_LABELS] = ()
@@ -678,7 +678,7 @@ class Config:
 
     host_gone_after: Annotated[int, Number(whole=True)] = 604_800
     """After how long without a sign of life a host loses its rows of schedules that run on [every
-    host](limits.md#run-on-every-host), at least 90 seconds; 0: never. It is known of hosts for
+    host](schedules.md#run-on-every-host), at least 90 seconds; 0: never. It is known of hosts for
     `history_keep` only."""
 
     monitor: Annotated[bool, Flag()] = True

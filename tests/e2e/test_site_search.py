@@ -15,11 +15,11 @@ QUESTIONS = {
     "stop a run": "operate",
     "failover": "upgrade",
     "upgrade": "upgrade",
-    "users": "limits",
-    "every host": "limits",
-    "some hosts": "limits",
+    "users": "schedules",
+    "every host": "schedules",
+    "some hosts": "schedules",
     "secrets": "security",
-    "rate limits": "limits",
+    "rate limits": "schedules",
     "backup": "upgrade",
 }
 """What is asked, and the page that has the answer."""

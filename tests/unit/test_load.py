@@ -387,7 +387,7 @@ def test_minutes_are_written_shortly(minutes, text):
 
 
 def example():
-    """The schedules of the example in docs/limits.md."""
+    """The schedules of the example in docs/schedules.md."""
     hourly = [
         coming(f"report-{name}", "0 * * * *", took, type="report")
         for name, took in (("de", 95.0), ("fr", 80.0), ("jp", 40.0), ("uk", 130.0), ("us", 210.0))
@@ -406,7 +406,7 @@ def test_the_documentation_shows_a_real_load(capsys):
     load, runs = estimate(given.schedules, START, START + DAY)
     proposal = propose(given.schedules, load, runs)
     _show(given, load, proposal, "minute", Redaction(()))
-    page = Path(__file__).parents[2].joinpath("docs/limits.md").read_text()
+    page = Path(__file__).parents[2].joinpath("docs/schedules.md").read_text()
     section = page.partition("## When is it busy: `psched load`")[2]
     assert section.split("```text\n")[1].split("```")[0] == capsys.readouterr().out
     assert load.slots_needed > slots_needed(proposal.slots)
