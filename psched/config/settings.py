@@ -682,19 +682,19 @@ class Config:
     `history_keep` only."""
 
     monitor: Annotated[bool, Flag()] = True
-    """Whether the master keeps a [monitor](metrics.md#the-monitor), a process that observes the
+    """Whether the master keeps a [monitor](alerts.md#the-monitor), a process that observes the
     workers and runs no task. If it dies or hangs, it is replaced, and no task is affected. A
     program that calls psched.start or psched.Worker.run has no monitor."""
 
     metrics: Annotated[str | None, _METRICS] = None
-    """Where the monitor shows [metrics](metrics.md) for Prometheus, and /livez and /readyz. An
-    address and port, or a Unix socket (unix:/run/psched/metrics.sock); or a file for node_exporter,
-    without /livez and /readyz (textfile:/var/lib/node_exporter/psched.prom). Whoever can connect
-    can read them; they contain types of tasks, but no keys and no data. Needs the extra: `pip
-    install psched[metrics]`. Example: `metrics: 127.0.0.1:9464`"""
+    """Where the monitor shows [metrics](alerts.md#metrics) for Prometheus, and /livez and /readyz.
+    An address and port, or a Unix socket (unix:/run/psched/metrics.sock); or a file for
+    node_exporter, without /livez and /readyz (textfile:/var/lib/node_exporter/psched.prom). Whoever
+    can connect can read them; they contain types of tasks, but no keys and no data. Needs the
+    extra: `pip install psched[metrics]`. Example: `metrics: 127.0.0.1:9464`"""
 
     metrics_keys: Annotated[tuple[str, ...], names("a schedule")] = ()
-    """Keys of schedules, at most 100, for which [the metrics](metrics.md#metrics) also show
+    """Keys of schedules, at most 100, for which [the metrics](alerts.md#metrics) also show
     when they have last succeeded: [nightly, backup]. Whoever can read the metrics then sees these
     keys."""
 

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.extended
 QUESTIONS = {
     "crontabs of many hosts": "files",
     "stop a run": "operate",
-    "failover": "upgrade",
-    "upgrade": "upgrade",
+    "failover": "daemon",
+    "upgrade": "daemon",
     "users": "schedules",
     "every host": "schedules",
     "some hosts": "schedules",
     "secrets": "security",
     "rate limits": "schedules",
-    "backup": "upgrade",
+    "backup": "daemon",
 }
 """What is asked, and the page that has the answer."""
 

@@ -405,7 +405,7 @@ def test_rules_and_dashboard_name_only_metrics_that_are_exported():
 
 
 def test_the_page_of_metrics_names_each_of_them():
-    page = (ROOT / "docs/metrics.md").read_text()
+    page = (ROOT / "docs/alerts.md").read_text()
     families = {re.sub("_(bucket|count|sum)$", "", name) for name in exported()}
 
     assert families == set(re.findall(r"^\| `(psched_\w+)", page, re.MULTILINE))
