@@ -1,6 +1,6 @@
 """One table: psched on each database, its peers and the yardsticks, with ratios.
 
-The table is in Markdown, for docs/performance.md. All that it compares was measured in the same
+The table is in Markdown, for docs/comparison.md. All that it compares was measured in the same
 run, by programs that print JSON: `peers.py` on MariaDB, and `tasks.py` on each further database.
 Layouts and numbers of tasks are the usual ones, and nobody chooses among the figures.
 """
