@@ -141,6 +141,24 @@ def test_the_states_of_an_answer_are_those_that_there_are():
     assert named == {*State}
 
 
+def test_each_cell_about_a_peer_has_a_source_and_the_date_when_it_was_read():
+    page = (ROOT / "docs/comparison.md").read_text()
+    sources = {*re.findall(r"^\[([\w-]+)\]: https://", page, re.MULTILINE)}
+    tables = re.findall(r"^\| \| psched \|.*\n\|-.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert len(tables) == 2
+    cells = [
+        cell.strip()
+        for rows in tables
+        for row in rows.splitlines()
+        for cell in row.strip("|").split(" | ")[2:]
+    ]
+    assert len(cells) > 70
+    linked = {name for cell in cells for name in re.findall(r"\]\[([\w-]+)\]", cell)}
+    assert linked == sources
+    for cell in cells:
+        assert re.search(r"\]\[[\w-]+\].* \(20\d\d-[01]\d-[0-3]\d\)$", cell), cell
+
+
 def test_the_page_of_own_stores_names_all_that_a_store_can_leave_out():
     page = (ROOT / "docs/backends.md").read_text()
     named = {*re.findall(r"^\| `(\w+)(?:\(.*\))?` \|", page, re.MULTILINE)}
