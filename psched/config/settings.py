@@ -327,7 +327,8 @@ class Config:
     """Whether workers, when they start, create the table if it does not exist. With SQLite they
     create the file, too. They never change a table that exists: after an upgrade, run `psched
     init`, which also creates the table. The user in the url needs the right to create tables.
-    Programs that use [`psched.start`](start.md) create a missing table in any case."""
+    Programs that use [`psched.start`](api.md#a-program-that-is-a-schedule) create a missing table
+    in any case."""
 
     database_timeout: Annotated[float | None, Number(above=0)] = None
     """Longest wait for an answer of the database. The default follows from `alive_time`, and is at
