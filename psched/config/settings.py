@@ -211,11 +211,12 @@ class Config:
       psched[redis]
     - `dynamodb`: a table of Amazon DynamoDB: see [DynamoDB](redis.md#dynamodb); needs psched[aws]
     - `simpledb`: a domain of Amazon SimpleDB: see [SimpleDB](redis.md#simpledb); the same
-    - `module:Class`: a store of your own, by its import path: see [backends](backends.md)
+    - `module:Class`: a [store of your own](contributing.md#a-store-of-your-own), by its
+      import path
     """
 
     store: Annotated[StoreOptions, Options()] = NO_OPTIONS
-    """Options for a [store of your own](backends.md), for example
+    """Options for a [store of your own](contributing.md#a-store-of-your-own), for example
     `store: {path: /var/lib/psched/schedules.json}`."""
 
     url: Annotated[str, urls.Url()]

@@ -40,7 +40,7 @@ def test_a_service_runs_on_it_and_survives_its_workers(service):
 
 
 def test_the_documented_test_of_it_passes(service):
-    text = (DOCS / "backends.md").read_text()
+    text = (DOCS / "contributing.md").read_text()
     [_, block] = text.split("```python\n", 1)
     service.write("test_filestore.py", block.split("```", 1)[0])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
