@@ -19,7 +19,7 @@ from support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.extended
 
-PAGES = ROOT / "docs/quickstart.md", ROOT / "docs/daemon.md"
+PAGES = ROOT / "docs/index.md", ROOT / "docs/daemon.md"
 RECIPES = {
     name: [*blocks_of(page, text)]
     for page in PAGES

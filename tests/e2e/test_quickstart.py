@@ -17,14 +17,14 @@ from support.waiting import wait_for_text
 
 pytestmark = pytest.mark.extended
 
-PAGE = ROOT / "docs/quickstart.md"
+PAGE = ROOT / "docs/index.md"
 SECTIONS = {
     name: [each.text for each in blocks_of(PAGE, text) if each.language == "sh"]
     for name, text in re.findall(
         r"^## (.*)\n((?:(?!^## ).*\n)*)", PAGE.read_text(), flags=re.MULTILINE
     )
 }
-FOR_MARIADB, FOR_POSTGRESQL = server_sql("quickstart.md")
+FOR_MARIADB, FOR_POSTGRESQL = server_sql("index.md")
 
 
 def check_commands(name, tmp_path, *, port=None):

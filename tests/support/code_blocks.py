@@ -19,7 +19,7 @@ OF_SERVERS = re.compile(r"\b(CREATE|GRANT|ALTER|NOTIFY|BEGIN|COMMIT)\b")
 SERVER_SQL = {
     "databases.md": "tests/e2e/test_documented_sql.py",
     "frameworks.md": "tests/e2e/test_frameworks.py",
-    "quickstart.md": "tests/e2e/test_quickstart.py",
+    "index.md": "tests/e2e/test_quickstart.py",
 }
 """The pages with such SQL, and the tests that take it from `server_sql` and execute it."""
 
