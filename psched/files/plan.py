@@ -107,14 +107,19 @@ def plan(
     left = [
         Item(row.key, found=row)
         for row in rows.values()
-        if row.key not in keys
-        and has_label(row, label)
-        and row.status not in {*BEING_DELETED, MIGRATING}
-        and schedule_of(row.key) is None
-        and row.template is None
+        if row.key not in keys and has_label(row, label) and may_be_declared(row)
     ]
     left.sort(key=lambda item: item.key)
     return Plan(label, added, changed, unchanged, left, refused, adopt)
+
+
+def may_be_declared(row: Row) -> bool:
+    """Whether a file or a program may have declared a row; rows that psched makes are none."""
+    return (
+        row.status not in {*BEING_DELETED, MIGRATING}
+        and schedule_of(row.key) is None
+        and row.template is None
+    )
 
 
 def has_label(row: Row, label: str | None) -> bool:

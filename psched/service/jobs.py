@@ -34,7 +34,7 @@ from psched.core.definition import parse_row
 from psched.core.model import ENDED, Row
 from psched.core.store_protocol import Store
 from psched.files.apply import apply_plan, remove
-from psched.files.plan import plan
+from psched.files.plan import may_be_declared, plan
 from psched.service.functions import App
 from psched.triggers.trigger import first
 
@@ -317,7 +317,7 @@ class JobDeclarer:
         removed: dict[str, None] = {}  # an ordered set, because a row can be listed twice
         for number, metadata in enumerate(schedules.list(label=label), start=1):
             row = metadata.row
-            if row.key not in keys and row.status not in ENDED:
+            if row.key not in keys and row.status not in ENDED and may_be_declared(row):
                 removed[row.key] = None
             if not number % _PAGE:
                 yield

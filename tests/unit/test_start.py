@@ -14,6 +14,8 @@ from psched.core.store_protocol import Store
 from psched.service.jobs import JobDeclarer, Jobs
 from psched.service.program import interpreter_options
 from psched.service.start import start
+from support.run_records import worker_record
+from support.tables import fill_sqlite
 
 
 @pytest.fixture(autouse=True)
@@ -160,6 +162,25 @@ class Taken(Store):
 
 def test_what_another_program_has_taken_over_meanwhile_is_not_removed():
     list(JobDeclarer(one_job(), prune=True).declare(Taken()))
+
+
+@pytest.mark.parametrize("prune", [True, False])
+def test_the_rows_of_hosts_and_extra_runs_of_a_job_are_no_jobs_that_left(tmp_path, caplog, prune):
+    url = fill_sqlite(tmp_path / "psched.db")
+    settings = config.from_mapping({"url": url})
+    jobs = Jobs("program", "program", settings, lambda: NOON)
+    jobs.add("trim", lambda: None, {"every": 60, "each_host": True})
+    jobs.add("mail", lambda: None, {"every": 60})
+    with psched.open(settings) as schedules:
+        store = schedules.access.store
+        store.history.beat(worker_record(nonce="web1", host="web1", labels="web1", started=1))
+        list(JobDeclarer(jobs, prune=prune).declare(store))
+        schedules["trim@web1"].pause()
+        rows = ["mail", schedules["mail"].trigger().key, "trim", "trim@web1"]
+        list(JobDeclarer(jobs, prune=prune).declare(store))
+        assert sorted(each.key for each in schedules.list()) == rows
+        assert schedules["trim@web1"].metadata().status == "paused"
+    assert "no longer in the program" not in caplog.text
 
 
 def test_a_store_that_is_away_is_asked_once_so_that_the_worker_goes_on_with_all_else():
