@@ -294,6 +294,14 @@ def test_all_rows_go_with_their_template(schedules, beat):
     assert keys(schedules) == ["trim@other"]
 
 
+def test_a_task_deletes_what_each_host_runs_as_anybody_else_does(schedules, beat, monkeypatch):
+    beat("web1")
+    schedules.add("trim", "t", every="1h", each_host=True)
+    monkeypatch.setenv("PSCHED_KEY", "cleaner")
+    schedules["trim"].delete()
+    assert keys(schedules) == []
+
+
 def test_a_row_that_was_left_without_a_template_goes_when_its_host_looks(schedules, settings, beat):
     beat("web1")
     schedules.add("trim", "t", every="1h", each_host=True)

@@ -1,6 +1,7 @@
 """Ends schedules, stops their runs, and lets them run again."""
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import partial
@@ -191,11 +192,16 @@ def delete(access: Access, key: str) -> bool:
     before = seen or Row(key=key)
     after = None if is_deleted else changed(before, status=DELETING)
     access.auditor.record("delete", [(before, after)])
-    if before.each_host:
-        from psched.client.each_host import remove_rows  # noqa: PLC0415  # rarely needed
-
-        remove_rows(access, key)
+    _remove_rows_of_hosts(access, [(before, after)])
     return is_deleted
+
+
+def _remove_rows_of_hosts(access: Access, done: Iterable[tuple[Row, Row | None]]) -> None:
+    for before, after in done:
+        if before.each_host and after is None:
+            from psched.client.each_host import remove_rows  # noqa: PLC0415  # rarely needed
+
+            remove_rows(access, before.key)
 
 
 def _end(
@@ -230,7 +236,6 @@ def _end(
             done.extend([lost.last] if lost else [])
             return seen.status == status
         require(only_if, seen)
-        refuse_template(seen)
         if seen.status in ENDED and status is not None:
             raise AlreadyFinishedError(f"{key!r} has ended already: it is {seen.status}")
         new = _ended(access, seen, status, mark)
@@ -246,12 +251,15 @@ def _end(
     while (rests := access.send(request)) is None:
         continue  # begin again, because the row was claimed, settled or changed meanwhile
     access.auditor.record(action, done)
+    _remove_rows_of_hosts(access, done)
     return rests
 
 
 def _ended(access: Access, seen: Row, status: str | None, mark: str) -> Row | None:
     """Return the ended row, or the marked row if it is leased; None if it must be deleted."""
     settings = access.settings
+    if status is not None:
+        refuse_template(seen)
     if not settings.store_kind.keeps_status:
         raise NotSupportedError(f"a store of type {settings.type} keeps no ended schedules")
     if seen.owner is not None:
