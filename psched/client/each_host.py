@@ -7,7 +7,7 @@ such as those of containers change.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import replace as changed
@@ -101,11 +101,11 @@ def remove_rows(access: Access, template: str) -> None:
                 delete(access, row.key)
 
 
-def keep_own_rows(access: Access, *, since: float, retires: bool) -> Iterator[None]:
+def keep_own_rows(access: Access, *, known_for: float, retires: bool) -> Iterator[None]:
     """Make the rows of this host as the templates say, in steps of about one request.
 
-    This host is known ``since`` then at least. ``retires``: whether also to remove the rows of
-    hosts that are gone, if it is this host's turn.
+    This host is ``known_for`` so many seconds at least. ``retires``: whether also to remove the
+    rows of hosts that are gone, if it is this host's turn.
     """
     store, names = access.store, access.settings.host_names
     templates = list[str]()
@@ -115,7 +115,7 @@ def keep_own_rows(access: Access, *, since: float, retires: bool) -> Iterator[No
             access.send(partial(store.replace, row, resting_if_template(row)))
     yield
     now = access.send(store.now)
-    yield from keep_rows(access, templates, [Named(names, floor(since))], now)
+    yield from keep_rows(access, templates, [Named(names, floor(now - known_for))], now)
     lane, known = own_lane(names[0]), {None, *templates}
     mine = Selection(lanes=(lane, f"{lane}{_AFTER_NAME}"))
     for row in [*read_each(access.send, lambda: store.rows(mine))]:
@@ -123,9 +123,9 @@ def keep_own_rows(access: Access, *, since: float, retires: bool) -> Iterator[No
             yield from _remove_orphan(access, row)
     if retires and access.settings.host_gone_after and store.history is not None:
         yield
-        workers = access.send(store.history.workers)
-        if names[0] == _first_alive(workers, now):
-            yield from retire_gone(access, workers, now)
+        workers = access.send(partial(store.history.workers, floor(now) - GONE_AFTER))
+        if names[0] == _first_alive(workers):
+            yield from retire_gone(access, store.history.workers)
 
 
 def _remove_orphan(access: Access, row: Row) -> Iterator[None]:
@@ -256,29 +256,36 @@ def _as_template_says(access: Access, row: Row, template: Row) -> Row | None:
 # --- hosts that are gone --------------------------------------------------------------------
 
 
+ReadWorkers = Callable[[int], Iterable[WorkerRecord]]
+"""Reads the records of the workers that were seen since a time."""
+
+
 def _gone_after(access: Access) -> int:
-    """The setting ``host_gone_after``; a host that is alive writes its record now and then only."""
-    gone_after = access.settings.host_gone_after
-    return gone_after and max(gone_after, GONE_AFTER)
+    """After how long a host is gone; one that is alive writes its record now and then only.
+
+    Of a host that has been gone for ``history_keep``, nothing is known.
+    """
+    gone_after, keep = access.settings.host_gone_after, access.settings.history_keep
+    return gone_after and max(min(gone_after, keep or gone_after), GONE_AFTER)
 
 
-def _first_alive(workers: Iterable[WorkerRecord], now: float) -> str | None:
+def _first_alive(workers: Iterable[WorkerRecord]) -> str | None:
     """The host that removes for all the rows of those that are gone."""
-    alive = named_hosts(w for w in workers if w.ended is None and w.seen >= now - GONE_AFTER)
-    return min(alive, default=None)
+    return min(named_hosts(each for each in workers if each.ended is None), default=None)
 
 
-def retire_gone(access: Access, workers: Iterable[WorkerRecord], now: float) -> Iterator[None]:
-    """Remove the rows of hosts of which these records say nothing, or nothing for long."""
+def retire_gone(access: Access, workers: ReadWorkers) -> Iterator[None]:
+    """Remove the rows of hosts of which the workers' records say nothing, or nothing for long."""
     gone_after = _gone_after(access)
-    here = {*map(own_lane, named_hosts(w for w in workers if w.seen >= now - gone_after))}
-    reason = f"its host was not seen for {format_duration(gone_after)}"
-    rows = Selection(lanes=ROWS_OF_HOSTS)
+
+    def lanes_here() -> Collection[str]:
+        return {*map(own_lane, named_hosts(workers(floor(access.store.now()) - gone_after)))}
+
+    here, rows = access.send(lanes_here), Selection(lanes=ROWS_OF_HOSTS)
     for place, row in enumerate(read_each(access.send, lambda: access.store.rows(rows))):
         if row.lane not in here and _is_of_host(row) and row.status != MIGRATING:
-            _log.warning("%s: %s", row.key, reason)
             with suppress(ScheduleError):
-                _retire(access, row.key, reason)
+                _retire(access, row, gone_after, lanes_here)
             yield
         elif place % _BATCH == 0:
             yield
@@ -289,22 +296,31 @@ def _is_of_host(row: Row) -> bool:
     return template_of(schedule_key(row.key), row.lane or "") is not None
 
 
-def _retire(access: Access, key: str, reason: str) -> None:
+def _retire(
+    access: Access, found: Row, gone_after: int, lanes_here: Callable[[], Collection[str]]
+) -> None:
     """Let any host delete a row, and record that what its host has missed was skipped.
 
     The row is marked and gets no lane: whoever claims it records the run that its host has left
-    behind, and deletes the row.
+    behind, and deletes the row. The host is looked for once more, because it may be back: there can
+    be so many rows that this takes long.
     """
-    owner = access.draw_nonce()
+    owner, reason = access.draw_nonce(), f"its host was not seen for {format_duration(gone_after)}"
+    is_gone = False
 
     def change(seen: Row) -> Recorded | None:
+        nonlocal is_gone
         now = access.store.now()
-        if seen.owner is not None and (seen.next_run_time or 0) > now:
-            return None  # its host is back, and runs it
+        runs = seen.owner is not None and (seen.next_run_time or 0) > now
+        is_gone = not runs and seen.lane == found.lane and seen.lane not in lanes_here()
+        if not is_gone:
+            return None
         row, spans = _ended(access, seen, floor(now), reason)
         return Recorded(row, records_of(access, seen, spans, owner=owner, now=now))
 
-    replace(access, "delete", key, change, was_replaced)
+    replace(access, "delete", found.key, change, was_replaced)
+    if is_gone:
+        _log.warning("%s: %s", found.key, reason)
 
 
 def _ended(access: Access, seen: Row, now: int, reason: str) -> tuple[Row, Sequence[Skipped]]:

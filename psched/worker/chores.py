@@ -261,7 +261,7 @@ class HostRows:
         )
         self._clock = context.clock
         self._rng = context.rng
-        self._since = context.clock.wall()
+        self._began = context.clock.boottime()
         self._steps: Iterator[None] | None = None
         takes_part = settings.host_name and settings.store_kind.keeps_lanes
         self.due = 0.0 if takes_part and context.place.number == 0 else inf
@@ -276,7 +276,7 @@ class HostRows:
         pause = _LOOK_INTERVAL * self._rng.uniform(0.5, 1)
         retires = self._rng.uniform(0, _RETIREMENTS) < pause
         steps = self._steps = self._steps or keep_own_rows(
-            self._access, since=self._since, retires=retires
+            self._access, known_for=self._clock.boottime() - self._began, retires=retires
         )
         over = object()
         try:

@@ -44,7 +44,8 @@ def as_host(settings, name, *labels):
 def look(settings, name, *labels, since=1, retires=False):
     """Let a host, known since some time, look for the rows that it should have."""
     with as_host(settings, name, *labels) as opened:
-        for _ in keep_own_rows(opened.access, since=since, retires=retires):
+        known_for = opened.now() - since
+        for _ in keep_own_rows(opened.access, known_for=known_for, retires=retires):
             pass
 
 
@@ -195,7 +196,7 @@ def test_a_host_does_not_undo_a_change_that_came_while_it_looked(schedules, sett
     beat("web1")
     schedules.add("trim", "t", cron="0 3 * * *", each_host=True)
     with as_host(settings, "web1") as opened:
-        steps = keep_own_rows(opened.access, since=1, retires=False)
+        steps = keep_own_rows(opened.access, known_for=10**6, retires=False)
         next(steps)  # it has read which templates there are
         schedules["trim"].modify(cron="0 4 * * *")
         for _ in steps:
@@ -208,7 +209,7 @@ def test_a_host_keeps_the_row_of_a_template_that_was_added_while_it_looked(
 ):
     beat("web1")
     with as_host(settings, "web1") as opened:
-        steps = keep_own_rows(opened.access, since=1, retires=False)
+        steps = keep_own_rows(opened.access, known_for=10**6, retires=False)
         next(steps)  # it has read which templates there are
         schedules.add("trim", "t", cron="0 3 * * *", each_host=True)
         made = schedules["trim@web1"].metadata().row
@@ -223,7 +224,7 @@ def test_a_look_at_many_templates_takes_few_requests(schedules, settings, beat):
         {"key": f"trim{i}", "type": "t", "every": "1h", "each_host": True} for i in range(250)
     )
     with as_host(settings, "web1") as opened:
-        assert len([*keep_own_rows(opened.access, since=1, retires=False)]) < 10
+        assert len([*keep_own_rows(opened.access, known_for=10**6, retires=False)]) < 10
     assert len(keys(schedules)) == 500
 
 
@@ -404,7 +405,7 @@ class Gone:
             store = opened.access.store
             record = worker_record(nonce="web9", host="web9", labels="web9", started=1)
             store.history.beat(record)
-            for _ in keep_own_rows(opened.access, since=1, retires=False):
+            for _ in keep_own_rows(opened.access, known_for=10**6, retires=False):
                 pass
             store.history.trim(before=2**53, limit=100)  # the record of web9 is gone; as with time
         schedules.access.store.history.beat(
@@ -463,15 +464,45 @@ def test_what_was_to_be_deleted_after_its_run_goes_with_its_host(schedules, sett
 def test_a_host_that_is_alive_is_not_gone_whatever_the_setting(schedules, settings, now):
     Gone(schedules, settings, now)
     access = schedules.access
-    seen = [
-        changed(each, host="web9", nonce="x", seen=int(now()) - 60, labels="web9")
-        for each in access.store.history.workers()
-    ]
+
+    def workers(since):
+        found = access.store.history.workers()
+        seen = int(now()) - 60
+        return [changed(each, host="web9", labels="web9") for each in found if seen >= since]
+
     short = settings.with_settings(host_gone_after=30, host_name="web1")
     with psched.open(short) as opened:
-        for _ in retire_gone(opened.access, seen, now()):
+        for _ in retire_gone(opened.access, workers):
             pass
     assert schedules["trim@web9"].metadata().status == "waiting"
+
+
+def test_a_host_that_comes_back_while_others_are_removed_keeps_its_rows(
+    schedules, settings, now, beat
+):
+    Gone(schedules, settings, now)
+    schedules.add("tidy", "t", every="1h", each_host=True)
+    look(settings, "web9")
+    schedules["trim@web9"].pause()
+    schedules["tidy@web9"].pause()
+
+    def statuses():
+        return [schedules[key].metadata().status for key in ("trim@web9", "tidy@web9")]
+
+    with as_host(settings, "web1") as opened:
+        for _ in retire_gone(opened.access, opened.access.store.history.workers):
+            if "deleting" in statuses():
+                beat("web9")
+    assert sorted(statuses()) == ["deleting", "paused"]
+
+
+def test_the_reason_tells_no_longer_than_the_history_knows(schedules, settings, now):
+    Gone(schedules, settings, now)
+    with psched.open(settings.with_settings(history_keep=600)) as opened:
+        for _ in retire_gone(opened.access, opened.access.store.history.workers):
+            pass
+    (span,) = schedules.runs("trim@web9", fate=Fate.SKIPPED)
+    assert span.reason == "its host was not seen for 10.0 min"
 
 
 def test_a_host_whose_name_is_configured_no_more_is_gone_in_time(schedules, settings, now, beat):

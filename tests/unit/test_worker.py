@@ -866,6 +866,17 @@ def test_a_worker_of_a_named_host_looks_each_minute_for_what_each_host_runs(host
     assert host.row("trim@web1").lane == "@web1"
 
 
+def test_a_host_whose_clock_was_ahead_when_it_started_misses_nothing(host):
+    host.clock.step(3600)
+    worker = host.worker(host_name="web1")
+    host.clock.step(-3600)
+    worker.advance(5)
+    # No client gives the host its row, because the store of this worker keeps no records of it.
+    host.schedules.add("trim", "test", every="1d", next_time=START - 100_000, each_host=True)
+    worker.advance(70)
+    assert host.row("trim@web1").next_time == START - 100_000
+
+
 def test_a_host_without_a_configured_name_has_no_row_of_what_each_host_runs(host):
     host.schedules.add("trim", "test", every="1d", each_host=True)
     worker = host.worker()

@@ -7,6 +7,7 @@ from typing import Any
 
 from psched.client.collection import ScheduleCollection
 from psched.client.each_host import keep_own_rows, retire_gone
+from psched.core.history.records import WorkerRecord
 from psched.errors import PschedError
 from psched.testing.simulation.plan import Step
 from support.chaos.journal import Journal, now
@@ -51,10 +52,13 @@ def _template(place: int, seed: int) -> dict[str, Any]:
 
 def retire(schedules: ScheduleCollection, gone: Collection[str]) -> None:
     """Remove the rows of hosts, as another host does when it has not seen them for long."""
-    access = schedules.access
-    assert access.store.history is not None
-    workers = [each for each in access.store.history.workers() if each.host not in gone]
-    for _ in retire_gone(access, workers, schedules.now()):
+    history = schedules.access.store.history
+    assert history is not None
+
+    def workers(since: int) -> Iterable[WorkerRecord]:
+        return (each for each in history.workers(since) if each.host not in gone)
+
+    for _ in retire_gone(schedules.access, workers):
         pass
 
 
@@ -151,7 +155,7 @@ class People:
         def look() -> None:
             access, settings = schedules.access, schedules.access.settings
             as_host = changed(access, settings=settings.with_settings(host_name=host))
-            for _ in keep_own_rows(as_host, since=schedules.now(), retires=True):
+            for _ in keep_own_rows(as_host, known_for=0, retires=True):
                 pass
 
         edits: Sequence[dict[str, Any]] = (
