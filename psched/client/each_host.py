@@ -27,7 +27,7 @@ from psched.client.verbs import records_of
 from psched.client.verbs.ending import delete
 from psched.core.columns import LATEST_TIME
 from psched.core.declare import as_template_says, resting_if_template, row_of_host
-from psched.core.definition import parse_row
+from psched.core.definition import Definition, parse_row
 from psched.core.history.protocol import AuditSelection
 from psched.core.history.records import GONE_AFTER, Fate, Skipped, WorkerRecord
 from psched.core.hosts import ROWS_OF_HOSTS, TEMPLATES, has_name, own_lane, template_of
@@ -35,6 +35,7 @@ from psched.core.model import BEING_DELETED, DELETING, ENDED, MIGRATING, Row
 from psched.core.operations.extra_runs import schedule_key
 from psched.core.operations.pausing import span_of
 from psched.core.selection import Selection
+from psched.triggers.custom import AskElsewhereError
 from psched.triggers.trigger import first
 
 _log = logging.getLogger("psched.hosts")
@@ -177,10 +178,10 @@ def _keep_rows_of(
     by_key = {f"{template.key}{own_lane(host.name)}": host for host in hosts}
     wanted = {key for key, host in by_key.items() if has_name(host.names, template.lane or "")}
     try:
-        if missing := [by_key[key] for key in by_key if key in wanted and key not in found]:
-            insert(
-                access, [_new_row(access, template, host, now, is_new=is_new) for host in missing]
-            )
+        missing = (by_key[key] for key in by_key if key in wanted and key not in found)
+        rows = (_new_row(access, template, host, now, is_new=is_new) for host in missing)
+        if new := [*filter(None, rows)]:
+            insert(access, new)
             yield
         for key, host in by_key.items():
             row = found.get(key)
@@ -223,8 +224,8 @@ def _another_wants(access: Access, template: Row, host: Named, now: float) -> bo
     )
 
 
-def _new_row(access: Access, template: Row, host: Named, now: float, *, is_new: bool) -> Row:
-    """The row that a host does not have yet.
+def _new_row(access: Access, template: Row, host: Named, now: float, *, is_new: bool) -> Row | None:
+    """The row that a host does not have yet; None if there is nothing more to run.
 
     A host that was known when the template was made has missed what has fallen due since. Later,
     its row was deleted, or the host was not wanted until now, so it begins now.
@@ -331,6 +332,15 @@ def _ended(access: Access, seen: Row, now: int, reason: str) -> tuple[Row, Seque
         definition = parse_row(seen, access.settings)
     except InvalidError:
         return row, ()
+    try:
+        return _skipped(row, seen, definition, now, reason)
+    except AskElsewhereError:  # a worker does not call a user's trigger, which can hang
+        return row, ()
+
+
+def _skipped(
+    row: Row, seen: Row, definition: Definition, now: int, reason: str
+) -> tuple[Row, Sequence[Skipped]]:
     trigger, cursor = definition.trigger, seen.next_time
     if trigger is None or cursor is None:
         return row, ()

@@ -62,6 +62,7 @@ from psched.core.model import (
 )
 from psched.core.operations.extra_runs import refuse_extra_key
 from psched.triggers import trigger as triggers
+from psched.triggers.custom import AskElsewhereError
 
 SHORTHANDS = ("every", "align", "at", "trigger")
 
@@ -94,6 +95,8 @@ TRIGGER_FIELDS = frozenset({"cron", "timezone", "dst_policy"})
 """If one of these fields changes, the next occurrence is computed anew."""
 
 _PLACING = frozenset({"hosts", "each_host"})
+
+_NEEDS_TRIGGER = "is for what runs again and again: give it cron or every"
 
 _DURATIONS = frozenset({"delay", "alive_time"})
 """The fields that are durations and columns. Other durations are settings, in ``options``."""
@@ -198,11 +201,39 @@ def resting_if_template(row: Row) -> Row:
 
 def row_of_host(
     template: Row, host: str, settings: Config, start: int | None, now: Callable[[], float]
-) -> Row:
-    """The new row of a host for a template, from a time on; None means the present."""
+) -> Row | None:
+    """The new row of a host for a template, from a time on; None means the present.
+
+    The result is None if the template has no more occurrences.
+    """
     columns = {name: getattr(template, name) for name in _COPIED}
     row = Row(key=f"{template.key}{own_lane(host)}", lane=own_lane(host), **columns)
-    return restart(row, {"next_time": start}, settings, now)
+    definition = parse_row(row, settings)
+    if definition.trigger is None:  # plain SQL has added the template
+        raise InvalidError("each_host", _NEEDS_TRIGGER)
+    try:
+        if triggers.first(definition.trigger, ceil(now()) if start is None else start) is None:
+            return None
+        return _started(row, definition, {"next_time": start}, now)
+    except AskElsewhereError:
+        if start is None:
+            return _without_time(row, now)
+        return changed(
+            row,
+            next_time=start,  # it is an occurrence of the template
+            next_run_time=definition.first_run(start),
+            local_time=definition.local_time(start),
+        )
+
+
+def _without_time(row: Row, now: Callable[[], float]) -> Row:
+    """The row without a time, which whoever claims it lets a helper compute.
+
+    So a worker that keeps its host's rows does not call a user's trigger, which can hang.
+    """
+    return changed(
+        row, next_time=None, next_run_time=floor(now()), decided_until=None, local_time=None
+    )
 
 
 def as_template_says(
@@ -221,7 +252,12 @@ def as_template_says(
     before, after = parse_options(seen.options), parse_options(new.options)
     names = {name for name, value in columns.items() if value != getattr(seen, name)}
     names |= {name for name in {*before, *after} if before.get(name) != after.get(name)}
-    return _retimed(seen, (new, parse_row(new, settings)), dict.fromkeys(names), settings, now)
+    try:
+        return _retimed(seen, (new, parse_row(new, settings)), dict.fromkeys(names), settings, now)
+    except AskElsewhereError:
+        # A row that is paused, or runs, follows later, or when a client changes the template again.
+        waits = seen.status == WAITING and seen.owner is None
+        return _without_time(changed(new, attempt=0, moved_at=None), now) if waits else None
 
 
 def _first_times(
@@ -470,7 +506,7 @@ def _lane(row: Row, columns: dict[str, Any], settings: Config) -> str | None:
     if row.created_at is not None and each_host != row.each_host:
         raise InvalidError("each_host", "cannot be changed; delete the schedule, and add it anew")
     if each_host and columns.get("cron", row.cron) is None:
-        raise InvalidError("each_host", "is for what runs again and again: give it cron or every")
+        raise InvalidError("each_host", _NEEDS_TRIGGER)
     if each_host and len(row.key) > NAME_LENGTH - LONGEST_LANE:
         most = NAME_LENGTH - LONGEST_LANE
         raise InvalidError("key", f"may have {most} characters with each_host, not {len(row.key)}")

@@ -14,6 +14,7 @@ from psched.base.errors import (
     StoreUnavailableError,
     TransientStoreError,
 )
+from psched.base.loader import loading_by
 from psched.client.access import Access
 from psched.client.auditor import this_process
 from psched.client.each_host import keep_own_rows
@@ -23,6 +24,7 @@ from psched.core.store_protocol import Backlog, Store
 from psched.master.reports.health import MOST_DUE
 from psched.process.link import LONGEST_TIME
 from psched.triggers import zone
+from psched.triggers.custom import refuse_to_ask
 from psched.worker.context import Context
 from psched.worker.store_gateway import StoreGateway
 
@@ -280,8 +282,9 @@ class HostRows:
         )
         over = object()
         try:
-            if next(steps, over) is not over:
-                return
+            with loading_by(refuse_to_ask):
+                if next(steps, over) is not over:
+                    return
         except PschedError as error:
             _log.info("the rows of this host are not kept for now: %s", error)
         self._steps = None

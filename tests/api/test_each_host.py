@@ -7,10 +7,12 @@ import pytest
 
 import psched
 from psched.base.errors import InvalidError
+from psched.base.loader import loading_by
 from psched.client.each_host import keep_own_rows, retire_gone
 from psched.core.columns import LATEST_TIME
 from psched.core.history.records import Fate
 from psched.core.hosts import own_lane
+from psched.triggers.custom import refuse_to_ask
 from support.run_records import worker_record
 from support.waiting import wait_until
 
@@ -161,6 +163,72 @@ def test_a_template_that_begins_later_begins_so_on_a_host_that_comes_meanwhile(
     schedules.add("trim", "t", cron="* * * * *", next_time=start, each_host=True)
     look(settings, "web9", since=now() + 60)
     assert schedules["trim@web9"].metadata().next_time == start
+
+
+class Ebb:
+    """A user's trigger: it fires at whole hours, up to an hour."""
+
+    calls = 0
+
+    def __init__(self, last):
+        self.last = last
+
+    def next_at(self, after):
+        type(self).calls += 1
+        following = (after // 3600 + 1) * 3600
+        return following if following <= self.last else None
+
+
+def test_a_host_calls_no_trigger_of_a_user_which_could_hang_its_worker(
+    schedules, settings, now, monkeypatch
+):
+    hour = int(now()) // 3600 * 3600
+    trigger = (Ebb, {"last": hour + 10 * 3600})
+    schedules.add("trim", "t", trigger=trigger, each_host=True)
+    schedules.add("late", "t", trigger=trigger, each_host=True, next_time=hour - 3600)
+    schedules.add("soon", "t", trigger=trigger, each_host=True, next_time=hour + 2 * 3600)
+    alter(schedules, "trim", created_at=hour - 6000, next_time=hour - 3600)
+    with loading_by(refuse_to_ask):
+        look(settings, "web1")
+        assert schedules["late@web1"].metadata().next_time == hour - 3600
+        assert schedules["soon@web1"].metadata().next_run_time == hour + 2 * 3600
+        row = schedules["trim@web1"].metadata().row
+        assert (row.next_time, row.next_run_time <= now()) == (None, True)  # a helper computes it
+    with monkeypatch.context() as patched:
+        patched.setattr("psched.client.access.Access.spread", lambda _self, _rows, **_: None)
+        for key in ("trim", "soon"):
+            schedules[key].modify(trigger=(Ebb, {"last": hour + 5 * 3600}))
+    schedules["trim@web1"].pause()
+    before = Ebb.calls
+    with loading_by(refuse_to_ask):
+        look(settings, "web1")
+        row = schedules["soon@web1"].metadata().row
+        assert (row.next_time, row.next_run_time <= now()) == (None, True)
+        assert schedules["trim@web1"].metadata().status == "paused"
+        with as_host(settings, "web2") as opened:
+            for _ in retire_gone(opened.access, lambda _: ()):
+                pass
+    assert Ebb.calls == before
+
+
+def test_what_has_no_more_occurrences_gives_a_later_host_no_row(schedules, settings, now, caplog):
+    last = (int(now()) // 3600 + 1) * 3600
+    schedules.add("trim", "t", trigger=(Ebb, {"last": last}), each_host=True)
+    row = schedules.access.store.get("trim")
+    alter(schedules, "trim", cron=row.cron.replace(f"{last}", f"{last - 3600}"))
+    look(settings, "web1", since=now() + 100)
+    assert keys(schedules) == ["trim"]
+    assert not caplog.records
+
+
+def test_what_plain_sql_lets_each_host_run_without_a_trigger_is_refused(
+    schedules, settings, caplog
+):
+    schedules.add("trim", "t", every="1h", each_host=True)
+    alter(schedules, "trim", cron=None)
+    look(settings, "web1")
+    assert keys(schedules) == ["trim"]
+    assert "trim cannot run on its hosts: each_host: is for what runs again" in caplog.text
 
 
 def test_an_extra_run_of_a_row_stays_when_its_host_looks(schedules, settings, beat):

@@ -877,6 +877,16 @@ def test_a_host_whose_clock_was_ahead_when_it_started_misses_nothing(host):
     assert host.row("trim@web1").next_time == START - 100_000
 
 
+def test_a_worker_loads_no_trigger_of_a_user_when_it_looks_what_each_host_runs(host):
+    host.schedules.add("trim", "test", every="1h", each_host=True, next_time=START - 4000)
+    host.sql("UPDATE psched SET cron = '@call hanging:Forever', created_at = 1 WHERE id = 'trim'")
+    worker = host.worker(host_name="web1")
+    worker.advance(5)
+    row = host.row("trim@web1")
+    assert row.next_time is None
+    assert row.next_run_time >= START
+
+
 def test_a_host_without_a_configured_name_has_no_row_of_what_each_host_runs(host):
     host.schedules.add("trim", "test", every="1d", each_host=True)
     worker = host.worker()
