@@ -47,9 +47,9 @@ def renewed(row: Row, definition: Definition) -> int | None:
 def renewed_row(row: Row, settings: Config) -> Row | None:
     """The row with the time that newer zone data give to its next occurrence; None if it stays.
 
-    The time of a row that is leased, or whose occurrence has been tried, stays.
+    The time of a row that is leased, or whose occurrence has been tried, stays. A template rests.
     """
-    if row.local_time is None or row.local_time.endswith(f" {zones.VERSION}"):
+    if row.each_host or row.local_time is None or row.local_time.endswith(f" {zones.VERSION}"):
         return None
     if row.status not in {WAITING, PAUSED} or row.owner is not None or row.is_tried:
         return None

@@ -6,6 +6,7 @@ import pytest
 
 from psched import config
 from psched.app import make_store
+from psched.core.columns import LATEST_TIME
 from psched.core.declare import declare
 from psched.core.model import PAUSED, ReasonCode, Row
 from psched.worker.chores import renew_times
@@ -91,6 +92,7 @@ def test_what_is_paused_is_moved_and_stays_paused(store, settings, host):
         {"cron": "@every 60"},
         {"cron": "nonsense"},
         {"options": "[]"},
+        {"lane": "&*", "next_run_time": LATEST_TIME},  # each host runs a row of its own
     ],
     ids=str,
 )
