@@ -57,8 +57,7 @@ class Poller:
     def poll(self) -> Task | None:
         """Lease one due occurrence, if there is one; see `ScheduleCollection.poll`."""
         while True:
-            sent = self.clock.boottime()
-            claimed = self._claim()
+            claimed, sent = self._claim()
             if claimed.now is not None:
                 self.recorder.clock.read(claimed.now, sent, self.clock.boottime())
             for row in claimed.rows:
@@ -109,7 +108,7 @@ class Poller:
                 history.audit([gap.note(self.recorder.host)])
 
     def _task_of(self, leased: Row, now: float, sent: float) -> Task | None:
-        """Return the task of a leased row; None if there is nothing to run, or the lease was lost.
+        """Return the task of a leased row; None if there is nothing to run, or the lease is over.
 
         If there is nothing to run, this method ends the lease.
         """
@@ -120,7 +119,7 @@ class Poller:
             verdict = after_claim(row, self.settings, now, self._pauses.pauses(row, now))
             if isinstance(verdict, Run):
                 started = self._start(row, verdict, now, sent)
-                if isinstance(started, Task):
+                if not isinstance(started, Settlement):
                     return started
                 verdict = started
             verdict.records = self.recorder.records_of(
@@ -132,12 +131,18 @@ class Poller:
             row = self.send(partial(self.store.get, row.key))
         return None
 
-    def _start(self, row: Row, run: Run, now: float, sent: float) -> Task | Settlement:
-        """Return the task of a leased row; the settlement of the row if it cannot run now."""
+    def _start(self, row: Row, run: Run, now: float, sent: float) -> Task | Settlement | None:
+        """Return the task of a leased row; the settlement of the row if it cannot run now.
+
+        The result is None if the lease is over, because an answer came late: another may have it.
+        """
         hold = self._hold_schedule(row, run, now)
         if isinstance(hold, Settlement):
             return hold
         holder = _CallersLease(self, row, sent + self.lease_time(row), hold)
+        if holder.is_over:
+            holder.release_schedule()
+            return None
         values = run.definition.assignment(row, run.scheduled_time)
         try:
             text = payload_text(row.data, self.settings.data_limit)
@@ -171,9 +176,10 @@ class Poller:
         """Hold a schedule, or extend its hold; return whether it is held. Repeating is harmless."""
         return bool(store.hold(hold, alive_time=self.settings.alive_time, shortest=length))
 
-    def _claim(self) -> Claimed:
+    def _claim(self) -> tuple[Claimed, float]:
+        """Claim a row; the second result is when the claim that was applied was sent."""
         owner = self.access.draw_nonce()
-        lost = LostAnswers[str]()
+        lost = LostAnswers[float]()
         claim = partial(
             self.store.claim,
             owner,
@@ -183,14 +189,15 @@ class Poller:
             horizon=0,
         )
 
-        def request() -> Claimed:
+        def request() -> tuple[Claimed, float]:
             if lost:
                 # The answer to the first claim was lost. The claim is not repeated, because the
                 # store may have applied it. Instead, the rows that it has leased are read.
                 # It is not known when these rows fell due.
                 rows = [changed(row, next_run_time=None) for row in self.store.held(owner, ())]
-                return Claimed(rows=rows, now=self.store.now())
-            return lost.send(owner, claim)
+                return Claimed(rows=rows, now=self.store.now()), lost.last
+            sent = self.clock.boottime()
+            return lost.send(sent, claim), sent
 
         return self.send(request)
 
@@ -298,9 +305,14 @@ class _CallersLease(Holder):
             with suppress(TransientStoreError):
                 poller.send(lambda: able.release(hold))
 
+    @property
+    def is_over(self) -> bool:
+        """Whether another worker may have the lease by now."""
+        return self._poller.clock.boottime() >= self._deadline
+
     def _refuse_if_over(self, attempt: Attempt | None = None) -> None:
         """Refuse a request if the lease is over; record the attempt that has ended, if one has."""
-        over = self._poller.clock.boottime() >= self._deadline
+        over = self.is_over
         if over and attempt is not None:
             self._record_preempted(attempt)
         self._require(done=not over)

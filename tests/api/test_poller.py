@@ -13,6 +13,7 @@ from psched import (
     ScheduleCollection,
     StoreUnavailableError,
     Task,
+    UnknownOutcomeError,
 )
 from psched.core.history.changes import GAP, ranges
 from psched.core.history.protocol import RunSelection
@@ -377,6 +378,41 @@ def test_a_poll_that_meets_an_absent_store_is_repeated(on_host, schedules, host)
     on_host._store.claim = sometimes
     assert on_host.poll().key == "k"
     assert len(host.slept) == 1
+
+
+def test_the_lease_counts_from_the_claim_that_was_applied(on_host, schedules, host):
+    schedules.add("k", next_time=1)
+    claim, away = on_host._store.claim, iter([True, False])
+
+    def late(*args, **more):
+        if next(away):
+            host.suspended += 61
+            raise StoreUnavailableError("not now")
+        return claim(*args, **more)
+
+    on_host._store.claim = late
+    assert on_host.poll().finish() is None
+
+
+@pytest.mark.parametrize(("seconds", "keys"), [(30, ["k"]), (61, [])])
+def test_a_claim_without_an_answer_gives_a_task_only_while_its_lease_lasts(
+    on_host, schedules, host, seconds, keys
+):
+    schedules.add("k", next_time=1)
+    claim = on_host._store.claim
+
+    def unanswered(*args, **more):
+        claim(*args, **more)
+        host.suspended += seconds
+        on_host._store.claim = claim
+        raise UnknownOutcomeError("lost")
+
+    on_host._store.claim = unanswered
+    task = on_host.poll()
+    assert [task.key for task in [task] if task is not None] == keys
+    assert schedules["k"].metadata().row.fence == 1
+    if task is not None:
+        task.finish()
 
 
 def _update(task):

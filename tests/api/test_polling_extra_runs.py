@@ -100,6 +100,22 @@ def test_one_that_has_lost_its_schedule_is_told_so(schedules, report, sql):
         task.extend()
 
 
+def test_one_whose_lease_ends_while_its_schedule_is_held_does_not_start(
+    schedules, report, on_host, host
+):
+    add_extra_runs(schedules, "report")
+    hold = on_host._store.hold
+
+    def late(*args, **more):
+        held = hold(*args, **more)
+        host.suspended += 61
+        return held
+
+    on_host._store.hold = late
+    assert on_host.poll() is None
+    assert is_as_before(schedules, report)
+
+
 def test_an_unknown_overlap_is_quarantined(schedules, report):
     [extra] = add_extra_runs(schedules, "report", overlap="perhaps")
 
