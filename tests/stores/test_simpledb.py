@@ -2,6 +2,7 @@
 
 import json
 import random
+from bisect import bisect
 
 import pytest
 
@@ -10,7 +11,7 @@ from psched.core.model import Row
 from psched.core.operations.pauses import PauseRule
 from psched.core.store_protocol import Settled
 from psched.stores.conditional.items import Item
-from psched.stores.simpledb.encoding import decode, digits, encode
+from psched.stores.simpledb.encoding import check_size, decode, digits, encode
 from psched.testing.store_contract.bench import claim, due, ending, found, leased
 from support.stores import store_factory
 
@@ -54,10 +55,29 @@ def test_data_of_many_parts_shrink_and_grow(store):
         assert store.update_data("k", row.token, _noise(size))
         assert found(store, "k").data == _noise(size)
     before = found(store, "k")
-    with pytest.raises(InvalidError, match="too large for SimpleDB"):
+    with pytest.raises(InvalidError, match="data: makes the schedule too large for SimpleDB"):
         store.update_data("k", row.token, _noise(1_000_000))
     assert found(store, "k") == before
     assert store.settle([ending(before)]) == {"k": Settled.DONE}
+
+
+def test_the_largest_row_can_be_run_and_settled(store):
+    size = 100 * (bisect(range(0, 500_000, 100), 0, key=_is_too_large) - 1)
+    assert size > 300_000
+    store.add([due("k", data=_noise(size))], nonce="n")
+    (row,) = claim(store, "w" * 40 + ".1").rows
+    assert store.extend({"k": row.token}, alive_time=60, shortest=1) == {"k"}
+    longest = {"reason": "\U0001f600" * 460, "pause_note": "\U0001f600" * 250}
+    assert store.settle([ending(row, local_time="y" * 40, **longest)]) == {"k": Settled.DONE}
+    assert found(store, "k").pause_note == longest["pause_note"]
+
+
+def _is_too_large(size):
+    try:
+        check_size(encode(Item(due("k", data=_noise(size)))))
+    except InvalidError:
+        return True
+    return False
 
 
 def test_many_rules_of_pauses_are_kept_and_replaced(store):

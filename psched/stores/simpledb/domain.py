@@ -12,7 +12,14 @@ from psched.stores.conditional.aws import ConditionFailedError
 from psched.stores.conditional.items import SHARDS, Item, Table, can_be_key, part_of, place_of
 from psched.stores.pages import Page, batched
 from psched.stores.simpledb.connector import Connector
-from psched.stores.simpledb.encoding import decode, digits, encode, split, token_of
+from psched.stores.simpledb.encoding import (
+    check_size,
+    decode,
+    digits,
+    encode,
+    split,
+    token_of,
+)
 
 _MOST_READ = 20
 """The most keys that one request can read."""
@@ -52,11 +59,15 @@ class SimpleDBDomain(Table):
 
     @override
     def insert(self, item: Item) -> bool:
-        return self._put(item.row.key, encode(item), None)
+        attributes = encode(item)
+        check_size(attributes)
+        return self._put(item.row.key, attributes, None)
 
     @override
     def update(self, seen: Item, new: Item) -> Item | None:
         before, after = encode(seen), encode(new)
+        if (seen.row.data, seen.row.options) != (new.row.data, new.row.options):
+            check_size(after)
         changed = {name: value for name, value in after.items() if before.get(name) != value}
         return new if self._put(new.row.key, changed or after, token_of(seen)) else None
 

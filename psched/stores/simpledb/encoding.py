@@ -22,7 +22,7 @@ _PART = 1024
 """The most bytes of a value."""
 
 _MOST_PARTS = 240
-"""The most parts of an item, which can have 256 attributes."""
+"""The most parts of an item: it can have 256 attributes, and leases and settles add to it."""
 
 _COLUMNS = {each.name for each in fields(Row)} - {"key", "data"}
 
@@ -50,12 +50,6 @@ def encode(item: Item) -> dict[str, str]:
     columns |= {"beat": item.beat, "lease": item.lease, "adding": item.adding}
     own = {name: _plain(each) for name, each in columns.items() if each is not None}
     rows, data = split(json.dumps(own)), split(_data(item.row.data))
-    if len(rows) + len(data) > _MOST_PARTS:
-        raise InvalidError(
-            "data",
-            f"makes the schedule too large for SimpleDB, which stores at most {_MOST_PARTS} kB of"
-            " it, compressed; store such large data elsewhere and pass a reference to them",
-        )
     place = place_of(item)
     return {
         "token": token_of(item),
@@ -65,6 +59,16 @@ def encode(item: Item) -> dict[str, str]:
         **{f"r{number}": part for number, part in enumerate(rows)},
         **{f"d{number}": part for number, part in enumerate(data)},
     }
+
+
+def check_size(attributes: Mapping[str, str]) -> None:
+    """Refuse an item that the service would not store, now or after its next runs."""
+    if sum(map(int, attributes["parts"].split())) > _MOST_PARTS:
+        raise InvalidError(
+            "data",
+            f"makes the schedule too large for SimpleDB, which stores at most {_MOST_PARTS} kB of"
+            " it, compressed; store such large data elsewhere and pass a reference to them",
+        )
 
 
 def decode(key: str, attributes: Mapping[str, str]) -> Item:
