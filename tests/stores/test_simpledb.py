@@ -6,13 +6,20 @@ from bisect import bisect
 
 import pytest
 
-from psched.base.errors import InvalidError, MissingTableError, StoreUnavailableError
+from psched.base.errors import (
+    InvalidError,
+    MissingTableError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownOutcomeError,
+)
 from psched.core.model import Row
 from psched.core.operations.pauses import PauseRule
 from psched.core.store_protocol import Settled
 from psched.stores.conditional.items import Item
 from psched.stores.simpledb.encoding import check_size, decode, digits, encode
 from psched.testing.store_contract.bench import claim, due, ending, found, leased
+from support.dynamodb_faults import troubled
 from support.stores import store_factory
 
 pytestmark = pytest.mark.dynamodb
@@ -121,6 +128,47 @@ def test_a_missing_domain_is_named_and_made(simpledb):
         open_store().try_rights()
         facts = dict(open_store().examine())
         assert (facts["size"], facts["claims by"]) == ("0 items", "conditional writes")
+
+
+def _refusing(code, status):
+    said = f"<Response><Errors><Error><Code>{code}</Code></Error></Errors></Response>"
+    return lambda request: request.answer(status, said.encode())
+
+
+@pytest.fixture
+def faulty(simpledb):
+    """A server with faults in front of the service."""
+    with troubled(simpledb.port) as server:
+        yield server
+
+
+@pytest.fixture
+def open_faulty(store, faulty, table):  # noqa: ARG001  # the domain is there
+    """A store behind that server."""
+    with store_factory(faulty.url.replace("dynamodb", "simpledb"), table=table) as open_store:
+        yield open_store()
+
+
+def test_a_throttled_read_is_sent_again_and_what_becomes_of_a_write_is_unknown(open_faulty, faulty):
+    store, throttled = open_faulty, _refusing("ServiceUnavailable", 503)
+    faulty.faults |= {"PutAttributes": [throttled], "Select": [throttled] * 2}
+    with pytest.raises(UnknownOutcomeError, match="is overloaded, or its limits are too low"):
+        store.add([due("k")], nonce="n")
+    store.add([due("k")], nonce="n")
+    assert [row.key for row in claim(store, "w.1").rows] == ["k"]
+    assert faulty.faults["Select"] == []
+
+
+def test_who_may_not_create_a_domain_is_told_what_to_create(simpledb, faulty):
+    domain = simpledb.new_domain()
+    with store_factory(faulty.url.replace("dynamodb", "simpledb"), table=domain) as open_store:
+        command = f"aws sdb create-domain --region eu-west-1 --domain-name {domain}"
+        assert [plan for plan, _ in open_store().plan_init()] == [command]
+        faulty.faults["CreateDomain"] = [_refusing("AccessDenied", 403)]
+        with pytest.raises(StoreError, match=f"AccessDenied.*; .* run: {command}"):
+            open_store().init()
+        open_store().init()
+        assert open_store().plan_init() == []
 
 
 def test_a_wrong_secret_is_told_without_it(store, monkeypatch):

@@ -1,4 +1,7 @@
-"""A server between psched and dynalite, which answers some requests as AWS would in trouble."""
+"""A server between psched and dynalite, which answers some requests as AWS would in trouble.
+
+It can also be before the fake of SimpleDB.
+"""
 
 import contextlib
 import http.client
@@ -10,6 +13,7 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
+from urllib.parse import parse_qsl
 
 from support.servers.base import LOOPBACK
 from support.servers.certificates import Certificates
@@ -27,8 +31,11 @@ class Request(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Pass the request on, unless a fault deals with it."""
-        self.action = self.headers["X-Amz-Target"].partition(".")[2]
         self.content = self.rfile.read(int(self.headers["Content-Length"]))
+        target = self.headers.get("X-Amz-Target")
+        # SimpleDB has the action in the form.
+        form = dict(parse_qsl(self.content.decode())) if target is None else {}
+        self.action = form["Action"] if target is None else target.partition(".")[2]
         self.server.actions.append(self.action)
         for fault in [*self.server.faults.get(self.action, ())][:1]:
             self.server.faults[self.action].remove(fault)

@@ -73,7 +73,8 @@ _FIRST_PAUSE = 0.05
 
 _OK = 200
 
-_SERVER_ERROR = 500
+_SERVER_ERROR, _OVERLOADED = 500, 503
+"""Statuses. SimpleDB throttles with the second; whether a write was applied is not documented."""
 
 
 class ConditionFailedError(StoreError):
@@ -199,8 +200,10 @@ class AwsConnector(ABC):
     def _failure(self, status: int, code: str, text: str, *, writing: bool) -> StoreError:
         if code in _CONDITION:
             return ConditionFailedError(text)
-        if code in _THROTTLED:
-            return StoreSlowError(f"{self.shown} is overloaded, or its limits are too low: {text}")
+        if code in _THROTTLED or status == _OVERLOADED:
+            is_unsure = writing and code not in _THROTTLED
+            slow = UnknownOutcomeError if is_unsure else StoreSlowError
+            return slow(f"{self.shown} is overloaded, or its limits are too low: {text or code}")
         if status >= _SERVER_ERROR:
             kind = UnknownOutcomeError if writing else StoreUnavailableError
             return kind(f"{self.shown} has an internal error: {code} {text}")

@@ -1,4 +1,7 @@
-"""The domain in SimpleDB: each method is one request, or one for each page of an answer."""
+"""The domain in SimpleDB: each method is one request, or one for each page of an answer.
+
+Each write is of one item, because a batch of writes has no conditions.
+"""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence

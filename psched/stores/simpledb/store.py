@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 from typing_extensions import override
 
 from psched.base.clock import Clock
-from psched.base.errors import MissingTableError
+from psched.base.errors import MissingTableError, StoreError, TransientStoreError
 from psched.config import Config
 from psched.stores.conditional.store import ConditionalStore
 from psched.stores.simpledb.connector import Connector
@@ -27,12 +27,35 @@ class SimpleDBStore(ConditionalStore):
         try:
             self._described()
         except MissingTableError:
-            self._connector.ask("CreateDomain", {}, writing=True)
+            self._create()
             return [f"created {self._connector.table} in {self._connector.shown}"]
         else:
             return []
         finally:
             self.disconnect()
+
+    def _create(self) -> None:
+        self._connector.begin()
+        try:
+            self._connector.ask("CreateDomain", {}, writing=True)
+        except TransientStoreError:
+            raise
+        except StoreError as error:
+            fix = f"let somebody who may create it run: {self._command()}"
+            raise StoreError(f"{error}; {fix}") from None
+
+    @override
+    def plan_init(self) -> Sequence[tuple[str, str]]:
+        try:
+            self._described()
+        except MissingTableError:
+            return [(self._command(), "nothing; the domain is ready after some seconds")]
+        return []
+
+    def _command(self) -> str:
+        """The command of AWS' command line that creates the domain."""
+        service = self._connector
+        return f"aws sdb create-domain --region {service.region} --domain-name {service.table}"
 
     @override
     def try_rights(self) -> None:
