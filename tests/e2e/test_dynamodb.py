@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from support.dynamodb_faults import troubled, write_credentials
 from support.processes import kill
 from support.servers.dynalite import CREDENTIALS
 
@@ -102,6 +103,32 @@ def test_another_host_takes_over_what_a_dead_host_held(make_host):
     assert run.fence == 2
     theirs.psched("push", "t", "{}", "--wait")
     assert other.stop() == 0
+
+
+def test_a_worker_goes_on_with_credentials_that_were_renewed(
+    dynalite, table, make_service, tmp_path
+):
+    file = tmp_path / "credentials"
+    write_credentials(file, "OLD")
+    with troubled(dynalite.port) as aws:
+        service = make_service(aws.url, table=table)
+        service.env |= {**CREDENTIALS, "AWS_SHARED_CREDENTIALS_FILE": str(file)}
+        for name in "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY":
+            service.env.pop(name)
+        service.init()
+        master = service.start()
+        assert service.psched("push", "t", "recorder", '{"until": "gate"}').returncode == 0
+        service.runs.wait("t")
+        aws.accepted = "NEW"
+        master.wait_for_log("the AWS credentials have expired; renew them")
+        service.open_gate("gate")
+        write_credentials(file, "NEW")
+        waited = service.psched("push", "t", "{}", "--wait")
+        assert (waited.returncode, waited.stdout) == (0, "t: finished\n")
+        assert len(service.runs.runs("t")) == 1
+        for secret in "secretaccesskey", "sessiontoken":
+            assert secret not in master.text
+        assert master.stop() == 0
 
 
 def test_a_service_runs_on_simpledb(make_service, simpledb):

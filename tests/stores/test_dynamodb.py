@@ -35,6 +35,7 @@ from support.dynamodb_faults import (
     passing_on,
     refusing,
     troubled,
+    write_credentials,
 )
 from support.servers.base import LOOPBACK
 from support.servers.dynalite import CREDENTIALS
@@ -225,6 +226,20 @@ def test_init_makes_the_table_once_and_the_plan_is_a_command_of_aws(dynalite):
     store.disconnect()
 
 
+def test_the_capacity_of_a_table_that_has_one_is_shown(store, dynalite, table):
+    capacity = {"ReadCapacityUnits": 5, "WriteCapacityUnits": 7}
+    index = {"IndexName": "psched_1", "ProvisionedThroughput": capacity}
+    dynalite.ask(
+        "UpdateTable",
+        TableName=table,
+        BillingMode="PROVISIONED",
+        ProvisionedThroughput=capacity,
+        GlobalSecondaryIndexUpdates=[{"Update": index}],
+    )
+    told = "for a capacity: 5 reads and 7 writes a second; more are throttled"
+    wait_until(lambda: dict(store.examine())["billing"] == told, what="the change")
+
+
 def test_a_table_that_is_not_pscheds_is_refused(dynalite):
     table = dynalite.new_table()
     dynalite.ask(
@@ -340,6 +355,23 @@ def test_credentials_that_are_refused_are_named_and_then_looked_for_again(
     for secret in ("the session's token", CREDENTIALS["AWS_SECRET_ACCESS_KEY"]):
         assert secret not in str(refused.value)
         assert secret not in caplog.text
+
+
+def test_credentials_that_were_renewed_in_their_file_are_used(store, faulty, monkeypatch, tmp_path):
+    file = tmp_path / "credentials"
+    for name in "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY":
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    store.disconnect()
+    store._connector._session = None  # as in a new process
+    write_credentials(file, "OLD")
+    add(store, "k")
+    faulty.accepted = "NEW"
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError, match="the AWS credentials have expired"):
+            claim(store, "w.1")
+    write_credentials(file, "NEW")
+    assert [row.key for row in claim(store, "w.2").rows] == ["k"]
 
 
 def test_without_credentials_or_a_region_the_fix_is_named(dynalite, monkeypatch):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
 from urllib.parse import parse_qsl
@@ -37,6 +38,11 @@ class Request(BaseHTTPRequestHandler):
         form = dict(parse_qsl(self.content.decode())) if target is None else {}
         self.action = form["Action"] if target is None else target.partition(".")[2]
         self.server.actions.append(self.action)
+        if f"Credential={self.server.accepted}" not in self.headers.get(
+            "Authorization", "Credential="
+        ):
+            refusing("ExpiredTokenException", "the security token is expired")(self)
+            return
         for fault in [*self.server.faults.get(self.action, ())][:1]:
             self.server.faults[self.action].remove(fault)
             fault(self)
@@ -71,6 +77,7 @@ class Troubled(ThreadingHTTPServer):
         faults: by the name of an action, what becomes of its next requests.
         actions: the requests so far.
         ahead: the seconds by which its clock is ahead of this host's.
+        accepted: what the access keys begin with that have not expired; empty: all keys.
     """
 
     daemon_threads = True
@@ -87,6 +94,7 @@ class Troubled(ThreadingHTTPServer):
         self.faults: dict[str, list[Fault]] = {}
         self.actions: list[str] = []
         self.ahead = 0.0
+        self.accepted = ""
 
     @property
     def url(self) -> str:
@@ -105,6 +113,13 @@ def troubled(port: int, certificates: Certificates | None = None) -> Iterator[Tr
         finally:
             server.shutdown()
             thread.join()
+
+
+def write_credentials(file: Path, name: str) -> None:
+    """Write such a file as AWS' tools do; each key in it begins with the name."""
+    words = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+    lines = [f"{word} = {name}{word[4:].replace('_', '')}" for word in words]
+    file.write_text("\n".join(["[default]", *lines, ""]))
 
 
 def refusing(code: str, message: str = "", *, status: int = 400) -> Fault:

@@ -1,5 +1,8 @@
 """The table in DynamoDB: each method is one request, or one for each page of an answer.
 
+Each write is of one item, because a batch of writes has no conditions. So none can be left
+unprocessed; of a batch that is read, some can (`DynamoDBTable._read_batch`).
+
 All names of attributes are sent as placeholders, because hundreds of words are reserved, ``type``,
 ``status``, ``data`` and ``owner`` among them.
 """
