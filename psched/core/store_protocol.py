@@ -271,6 +271,9 @@ class Store(Protocol):
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
         """The rows that an owner holds now: those that a claim of unknown outcome has leased.
 
+        A store that trusts no clock also returns leases that are over, but that nobody has taken
+        over. The caller knows when it sent the claim, and so until when it may use them.
+
         Args:
             owner: the owner that the claim wrote.
             keys: the keys of the rows that the claim may have leased; empty if they are not known.

@@ -301,6 +301,21 @@ def test_what_a_claim_takes_after_its_owner_was_asked_for_is_found(stopped, stat
     assert isolated(applied_late, stopped) == [False, None, 1, status, True]
 
 
+def unanswered_for_a_whole_lease():
+    scene = Scene("one", takeover="observed")
+    scene.add("one", "returns")
+    scene.store.faults = {"claim": ["after"]}
+    scene.store.before["held"] = partial(setattr, scene.clock, "suspended", 400)
+    scene.until(lambda: len(scene.bench.tasks.running) == 1)
+    return scene.store.sent[-2:], scene.finished("one")
+
+
+def test_what_an_unanswered_claim_has_taken_is_run_after_its_lease_only_once_it_is_extended():
+    sent, fences = isolated(unanswered_for_a_whole_lease)
+    assert sent[-1] == "extend"
+    assert fences == [1]
+
+
 def unanswered_extends():
     scene = Scene("one", alive_time=30)
     scene.add("one", "cleans_up", data={"gate": "gate"})

@@ -234,6 +234,23 @@ def test_a_lease_that_has_ended_gives_way_to_another_in_the_end(place, monkeypat
     assert claimed(other) == ["m"]
 
 
+def test_who_had_no_answer_to_a_claim_learns_what_it_holds_also_after_a_jump(place):
+    holder, rows = begin(place, "k")
+    (row,) = holder.store.held("w1.1", ["k"])
+    assert row.token == rows["k"].token
+    assert place.open("clock").store.held("w1.1", ["k"]) == []  # what `takeover: observed` prevents
+
+
+def test_who_has_lost_a_lease_to_another_does_not_hold_it(place):
+    holder, _ = begin(place, "k")
+    other = place.open()
+    pass_time(ALIVE - 1, other)
+    other.clock.advance(2)
+    assert claimed(other) == ["k"]
+    assert holder.store.held("w1.1", ["k"]) == []
+    assert [row.key for row in other.store.held("w2.1", [])] == ["k"]
+
+
 def test_a_hold_is_kept_and_ends_once_it_was_seen_for_its_whole_length(place):
     holder, other = place.open(), place.open()
     holder.store.add([due("k", START), due("m", START + 3 * DAY)], nonce="n")

@@ -18,9 +18,11 @@ from support.stores import SOME, store_factory, takes_some_types
 class ObservedContract(CoreContract, EndsAndClaims, Marks, Recovery, HoldsContract):
     """For stores with `takeover: observed` that have seen each lease for long when they claim.
 
-    Who deletes, or holds, has seen nothing. So these tests do not hold, see `test_takeover`.
+    Who deletes, holds, or asks what it holds has seen nothing. So these tests do not hold, see
+    `test_takeover`.
     """
 
+    test_a_lease_that_ran_out_is_not_held = None
     test_a_row_whose_lease_ran_out_is_removed = None
     test_a_row_that_was_deleted_and_added_again_is_another = None
     test_a_marked_row_whose_holder_is_gone_is_claimed_to_be_removed = None

@@ -105,7 +105,8 @@ class Statements:
     lanes. ``lane_index`` is the quoted name of the index of lanes.
 
     If ``observed``, no statement but `ended` asks whether a lease or a hold has ended. Those that
-    need it take only rows that nobody holds, and `psched.stores.observations` decides the rest.
+    need it take only rows that nobody holds, and `psched.stores.observations` decides the rest. A
+    lease is held until another owner, or none, is written.
 
     Attributes:
         observed: the argument.
@@ -134,7 +135,8 @@ class Statements:
         self.count = text(f"SELECT COUNT(*) FROM {table}")
         self._select = f"SELECT {columns} FROM {table} WHERE "
         self.held = text(
-            f"SELECT {columns} FROM {table} WHERE leased_by = :owner AND next_run_time > {now}"
+            f"SELECT {columns} FROM {table} WHERE leased_by = :owner"
+            f" AND next_run_time > {self._end}"
         )
         self.dead = text(
             f"SELECT {columns} FROM {table} WHERE leased_by > :dot AND leased_by < :after_dot"
