@@ -210,7 +210,8 @@ def test_a_handler_may_have_to_finish_its_task_itself(service):
 
 
 def test_the_return_of_a_handler_means_what_it_has_decided(service):
-    service.configure(dispatch="jobs:Dispatch")
+    # A slot for each: what waits for one can be given back, and claimed again by another fence.
+    service.configure(dispatch="jobs:Dispatch", concurrency=6)
     service.write(
         "jobs.py",
         """
