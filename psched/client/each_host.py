@@ -93,13 +93,19 @@ def spread(access: Access, templates: Sequence[str], *, are_new: bool) -> None:
         _log.warning("the hosts get their rows within a minute, not now: %s", error)
 
 
+def rows_of_hosts(access: Access, template: str) -> Iterator[Row]:
+    """The rows of all hosts for a template, sorted by key."""
+    selection = Selection.of_hosts(template)
+    found = read_each(access.send, lambda: access.store.rows(selection))
+    # A store of the user's own may not know this condition.
+    return (row for row in found if row.template == template)
+
+
 def remove_rows(access: Access, template: str) -> None:
     """Delete the rows of all hosts, after their template was deleted."""
-    selection = Selection(prefix=f"{template}@", by_key=True)
-    for row in [*read_each(access.send, lambda: access.store.rows(selection))]:
-        if row.template == template:
-            with suppress(NotFoundError):
-                delete(access, row.key)
+    for row in [*rows_of_hosts(access, template)]:
+        with suppress(NotFoundError):
+            delete(access, row.key)
 
 
 def keep_own_rows(access: Access, *, known_for: float, retires: bool) -> Iterator[None]:

@@ -33,6 +33,8 @@ class Selection:
             is not later than the present time of the store's clock.
         lanes: the lane is at least the first of these texts, and less than the second; see
             `psched.core.hosts`. None means every row, with or without a lane.
+        template: the row is that of a host for the template of this key, see `of_hosts`; empty
+            means every row.
         limit: the largest number of rows; None means no limit.
         by_key: whether the rows are sorted by key; see `sorted_by_key`.
     """
@@ -43,8 +45,14 @@ class Selection:
     prefix: str = ""
     due: bool = False
     lanes: tuple[str, str] | None = None
+    template: str = ""
     limit: int | None = None
     by_key: bool = False
+
+    @classmethod
+    def of_hosts(cls, template: str) -> Self:
+        """The rows of the hosts for a template, sorted by key. Their keys begin with its key."""
+        return cls(template=template, prefix=f"{template}@", by_key=True)
 
     @property
     def sorted_by_key(self) -> bool:
@@ -70,6 +78,7 @@ class Selection:
             and row.key.startswith(self.prefix)
             and (not self.labels or row.label in self.labels)
             and (not self.due or _is_due(row, now))
+            and (not self.template or row.template == self.template)
             and (self.lanes is None or self.lanes[0] <= (row.lane or "") < self.lanes[1])
         )
 

@@ -30,6 +30,7 @@ from psched.cli.time_format import (
     reader_zone,
     short_time,
 )
+from psched.client.each_host import rows_of_hosts
 from psched.core.history.records import WHOLE
 from psched.core.history.run import Run
 from psched.reports.hosts import Host
@@ -202,8 +203,7 @@ def _schedule(asked: Asked) -> Page:
 
 def _rows_of_hosts(asked: Asked, key: str, view: View) -> Table:
     """The rows of the hosts of a template, which does not run itself."""
-    read = asked.schedules.list(prefix=f"{key}@", order="key")
-    found = (each.row for each in read if each.row.template == key)
+    found = rows_of_hosts(asked.schedules.access, key)
     rows: list[Listed] = [(row, None) for row in islice(found, _MOST_HOSTS)]
     table = table_of(usual_columns(None), rows, view, _link_of_row)
     has_more = next(found, None) is not None

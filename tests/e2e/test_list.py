@@ -100,6 +100,19 @@ def test_a_task_that_is_being_stopped_is_shown_with_its_scheduled_time(service, 
     assert re.fullmatch(r"k +stopping +once +2030-01-01 00:00 +-", listed("--utc")[1])
 
 
+def test_the_line_of_all_hosts_shows_the_scheduled_time_of_what_runs_on_one(service, listed):
+    service.psched("add", "trim", "t", "0 0 1 1 *", "--each-host")
+    columns = "id, type, cron, next_time, next_run_time, lane, leased_by"
+    with service.sql() as connection:
+        connection.execute(
+            f"INSERT INTO psched ({columns}) VALUES"  # noqa: S608
+            " ('trim@a', 't', '0 0 1 1 *', 1893456000, unixepoch() + 600, '@a', 'w.1'),"
+            " ('trim@b', 't', '0 0 1 1 *', 1924992000, 1924992000, '@b', NULL)"
+        )
+    line = listed("--utc", "--columns", "key,status,next")[1]
+    assert re.fullmatch(r"trim +2 of 2 hosts +2030-01-01 00:00", line)
+
+
 def test_a_task_that_runs_is_shown_as_running(service, listed):
     service.configure(exec_type=True)
     service.add("runs", "exec", data={"command": ["sleep", "600"]})

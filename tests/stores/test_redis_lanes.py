@@ -6,6 +6,7 @@ from math import inf
 import pytest
 
 from psched.core.model import Row
+from psched.core.selection import Selection
 from psched.stores.redis.store import MOST_ADDED
 from support.stores import store_factory
 
@@ -81,6 +82,18 @@ def test_a_leased_row_that_loses_its_hosts_is_found_although_rows_were_passed(st
     seen = store.get("k")
     assert store.replace(seen, replace(seen, lane=None))
     assert claimed(store) == ["k"]
+
+
+def test_the_rows_that_hosts_have_of_a_template_are_read_without_the_others(store, redis_cli):
+    rows = [Row(key=f"t{i}@x", lane="@x", next_time=9, next_run_time=9) for i in range(300)]
+    store.add([*rows, Row(key="t1@y", lane="@y", next_time=9, next_run_time=9)], nonce="n")
+
+    def rows_read():
+        return redis_cli("INFO", "commandstats").get("cmdstat_hmget", {"calls": 0})["calls"]
+
+    before = rows_read()
+    assert [row.key for row in store.rows(Selection.of_hosts("t1"))] == ["t1@x", "t1@y"]
+    assert rows_read() - before < 10
 
 
 def test_a_lane_without_rows_that_wait_is_forgotten(store):

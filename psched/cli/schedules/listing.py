@@ -266,7 +266,7 @@ def _folded(
 
     The line has the status ``3 of 4 hosts``, the next run of any host, and the newest last run.
     """
-    seen = set[str]()
+    seen, as_shown = set[str](), schedules.shown_as_paused()
     for row, last in rows:
         key = row.key if row.each_host else row.template
         if key is None:
@@ -274,8 +274,10 @@ def _folded(
         elif key not in seen:
             seen.add(key)
             template = schedules.read_many([key]).get(key)
-            found = find_rows(schedules, [f"{key}@*"], now=now, find_last=find_last)
-            of_hosts = [each for each in found if each[0].template == key]
+            from psched.client.each_host import rows_of_hosts  # noqa: PLC0415  # rarely needed
+
+            found = map(as_shown, rows_of_hosts(schedules.access, key))
+            of_hosts = [*_with_last_runs(found, find_last)]
             yield from [_fold(template.row, of_hosts, now)] if template else of_hosts
 
 
@@ -287,12 +289,17 @@ def _fold(template: Row, of_hosts: Sequence[Listed], now: float) -> Listed:
         or (status == DUE and (row.next_run_time or 0) <= now - _LATE)
     }
     reasons = [f"{key.rpartition('@')[2]}: {status}" for key, status in badly.items()]
-    times = [row.next_run_time for row, _ in of_hosts if row.next_run_time and row.key not in badly]
+    # While a row runs, its next_run_time is the end of its lease.
+    times = [
+        row.next_run_time if row.owner is None else row.next_time
+        for row, _ in of_hosts
+        if row.key not in badly
+    ]
     runs = [last for _, last in of_hosts if last is not None]
     folded = changed(
         template,
         status=f"{len(of_hosts) - len(badly)} of {counted(len(of_hosts), 'host')}",
-        next_run_time=min(times, default=None),
+        next_run_time=min(filter(None, times), default=None),
         reason=", ".join(reasons) or template.reason,
     )
     return folded, max(runs, key=lambda run: run.ended, default=None)

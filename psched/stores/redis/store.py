@@ -24,7 +24,7 @@ from psched.config.urls import redis_address
 from psched.core.definition import history_setting
 from psched.core.history.recording import record_of_death
 from psched.core.history.records import GONE_AFTER, RunRecord, WorkerRecord
-from psched.core.hosts import AFTER_LANES, MOST_PATTERNS, PATTERNS
+from psched.core.hosts import AFTER_LANES, MOST_PATTERNS, PATTERNS, ROWS_OF_HOSTS
 from psched.core.model import MARKS, Row, Settlement, Token
 from psched.core.selection import EVERY_ROW, SelectedRows, Selection
 from psched.core.store_protocol import (
@@ -158,8 +158,13 @@ class RedisStore(Store):
         The server looks at every row, and returns those that match. It has no set of rows that is
         sorted by key, so for this order all of them are read at once.
         """
-        if selection.lanes is not None:
-            keys = self._connector.run("keys_of_lanes", *map(encoding.text, selection.lanes))
+        if selection.template or selection.lanes is not None:
+            if selection.template:
+                of = selection.template, *ROWS_OF_HOSTS
+                keys = self._connector.run("keys_of_template", *map(encoding.text, of))
+            else:
+                lanes = selection.lanes or ()
+                keys = self._connector.run("keys_of_lanes", *map(encoding.text, lanes))
             rows = self.look([*map(encoding.decoded, keys)]).values()
             return SelectedRows(iter(sorted(rows, key=attrgetter("key"))), selection)
         wanted = encoding.filter_of(selection)

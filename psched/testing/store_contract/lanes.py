@@ -62,6 +62,29 @@ class LanesContract(WithStore):
         assert selected("@db1", "@db1!") == ["row"]
         assert selected("b", "c") == []
 
+    def test_the_rows_that_hosts_have_of_a_template_are_selected(self, store: Store) -> None:
+        lanes = {
+            "t": "&*",
+            "t@db1": "@db1",
+            "t@x": "@x",
+            "t@y": "@db1",
+            "t@db1!extra": "@db1",
+            "t@z@db1": "@db1",
+            "tt@db1": "@db1",
+            "t@none": None,
+        }
+        _add(store, **lanes)
+
+        def selected(template: str) -> list[str]:
+            return [row.key for row in store.rows(Selection.of_hosts(template))]
+
+        assert selected("t") == ["t@db1", "t@x"]
+        assert selected("t@z") == ["t@z@db1"]
+        assert selected("none") == []
+        rests = store.look(["t@x"])["t@x"]
+        assert store.replace(rests, changed(rests, status="cancelled", next_run_time=None))
+        assert selected("t") == ["t@db1", "t@x"]
+
     def test_without_lanes_every_host_claims_everything(
         self, store: Store, open_host: OpenHost
     ) -> None:

@@ -118,6 +118,16 @@ for _, lane in ipairs(redis.call('ZRANGEBYLEX', LANES, '['..ARGV[1], '('..ARGV[2
 end
 return found
 
+--- keys_of_template: no-writes,allow-oom
+-- Returns the keys of the rows that hosts have of a template. ARGV: its key, and the texts between which
+-- their lanes lie. The lanes tell the keys, so that no other row is looked at.
+local found = {}
+for _, lane in ipairs(redis.call('ZRANGEBYLEX', LANES, '['..ARGV[2], '('..ARGV[3])) do
+  local key = ARGV[1]..lane
+  if redis.call('EXISTS', row_key(key)) == 1 then found[#found + 1] = key end
+end
+return found
+
 --- backlog: no-writes,allow-oom
 -- Counts the due rows. ARGV: the most rows to count, the number of lanes and the lanes of the
 -- host, then the types to count (none: all types).
