@@ -16,6 +16,8 @@ class TestDynamoDBStore(ConditionalContract):
     def table(self, dynalite):
         return dynalite.new_table()
 
+    longest_key = 2048
+
     @pytest.fixture
     def set_status(self, dynalite, table):
         def set_status(key, status):

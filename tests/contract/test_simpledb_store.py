@@ -19,6 +19,8 @@ class TestSimpleDBStore(ConditionalContract):
     def table(self, simpledb):
         return simpledb.new_domain()
 
+    longest_key = 1024
+
     @pytest.fixture
     def set_status(self, backend_factory):
         domain = backend_factory()._domain

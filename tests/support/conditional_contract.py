@@ -2,6 +2,8 @@
 
 import pytest
 
+from psched.base.errors import InvalidError
+from psched.core.store_protocol import Settled
 from psched.testing import (
     BackendContract,
     BacklogContract,
@@ -12,6 +14,7 @@ from psched.testing import (
     WatchingContract,
 )
 from psched.testing.store_contract import CoreContract, EndsAndClaims, Marks, Recovery
+from psched.testing.store_contract.bench import claim, due, ending
 from support.stores import SOME, store_factory, takes_some_types
 
 
@@ -39,7 +42,13 @@ class ConditionalContract(
     StatusContract,
     WatchingContract,
 ):
-    """A subclass has the fixtures ``url`` and ``table``, and ``set_status`` of `StatusContract`."""
+    """A subclass has the fixtures ``url`` and ``table``, and ``set_status`` of `StatusContract`.
+
+    Attributes:
+        longest_key: the most bytes of a key.
+    """
+
+    longest_key: int
 
     @pytest.fixture
     def backend_factory(self, url, table):
@@ -52,6 +61,15 @@ class ConditionalContract(
     ):
         with store_factory(url, table=table, only=SOME) as open_some:
             takes_some_types(backend_factory(), open_some())
+
+    def test_a_key_that_is_too_long_is_refused_by_its_name(self, backend_factory):
+        store, half = backend_factory(), self.longest_key // 2
+        store.add([due("\u00e9" * half)], nonce="n")
+        [row] = claim(store, "w.1").rows
+        assert store.settle([ending(row)]) == {row.key: Settled.DONE}
+        told = f"key: has {2 * half + 2} bytes in UTF-8; in this store it may have {2 * half}"
+        with pytest.raises(InvalidError, match=told):
+            store.add([due("\u00e9" * (half + 1))], nonce="n")
 
     def test_what_the_service_cannot_hold_is_not_there(self, backend_factory):
         store = backend_factory()

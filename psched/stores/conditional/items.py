@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from psched.base.errors import InvalidError
 from psched.base.stable_hash import stable_hash
 from psched.core.model import Row
 from psched.stores.pages import Page
@@ -80,6 +81,14 @@ def can_be_key(key: str, longest: int) -> bool:
         return 0 < len(key.encode()) <= longest
     except UnicodeEncodeError:  # half of a surrogate pair
         return False
+
+
+def check_key(key: str, longest: int) -> None:
+    """Refuse the key of a new row if the service cannot have it."""
+    if not can_be_key(key, longest):
+        raise InvalidError(
+            "key", f"has {len(key.encode())} bytes in UTF-8; in this store it may have {longest}"
+        )
 
 
 def part_of(queue: str, number: int) -> str:

@@ -16,7 +16,14 @@ from typing import Any
 from typing_extensions import override
 
 from psched.stores.conditional.aws import ConditionFailedError
-from psched.stores.conditional.items import SHARDS, Item, Table, can_be_key, part_of
+from psched.stores.conditional.items import (
+    SHARDS,
+    Item,
+    Table,
+    can_be_key,
+    check_key,
+    part_of,
+)
 from psched.stores.dynamodb.connector import Connector
 from psched.stores.dynamodb.encoding import (
     COMPARED,
@@ -87,6 +94,7 @@ class DynamoDBTable(Table):
 
     @override
     def insert(self, item: Item) -> bool:
+        check_key(item.row.key, _LONGEST_KEY)
         attributes = encode(item)
         check_size(attributes)
         # What has expired is as good as gone, although the service may remove it days later.

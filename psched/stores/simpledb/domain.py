@@ -12,7 +12,15 @@ from xml.etree import ElementTree as ET
 from typing_extensions import override
 
 from psched.stores.conditional.aws import ConditionFailedError
-from psched.stores.conditional.items import SHARDS, Item, Table, can_be_key, part_of, place_of
+from psched.stores.conditional.items import (
+    SHARDS,
+    Item,
+    Table,
+    can_be_key,
+    check_key,
+    part_of,
+    place_of,
+)
 from psched.stores.pages import Page, batched
 from psched.stores.simpledb.connector import Connector
 from psched.stores.simpledb.encoding import (
@@ -62,6 +70,7 @@ class SimpleDBDomain(Table):
 
     @override
     def insert(self, item: Item) -> bool:
+        check_key(item.row.key, _LONGEST_KEY)
         attributes = encode(item)
         check_size(attributes)
         return self._put(item.row.key, attributes, None)
