@@ -89,7 +89,7 @@ class Found:
         self.find_last = last_runs_of(asked.schedules) if needs else None
         self.rows = find_rows(
             asked.schedules,
-            search.keys or ("*",),
+            search.keys,
             states=search.states,
             types=search.types,
             labels=search.labels,

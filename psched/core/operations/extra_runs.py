@@ -82,6 +82,8 @@ def id_of_instant(instant: int) -> str:
 
 def schedule_of(key: str) -> str | None:
     """The key of the schedule whose extra run has this key; None for any other key."""
+    if key[-ID_LENGTH - 1 : -ID_LENGTH] != "!":
+        return None  # this is so of nearly every key, and found out faster
     match = _KEY.fullmatch(key)
     return match["schedule"] if match else None
 
@@ -111,11 +113,11 @@ def needed_schedule(row: Row) -> tuple[str, str] | None:
 
     A row with a trigger is no extra run, whatever its key is.
     """
-    # The first condition is faster than `schedule_of`, and false for nearly every row.
-    if row.key[-ID_LENGTH - 1 : -ID_LENGTH] != "!" or schedule_of(row.key) is None or row.cron:
+    schedule = schedule_of(row.key)
+    if schedule is None or row.cron:
         return None
     options = parse_options(row.options)
     key, overlap = options.get(SCHEDULE_OPTION), options.get(OVERLAP_OPTION, QUEUE)
-    if key is None or key != schedule_of(row.key) or overlap == PARALLEL:
+    if key != schedule or overlap == PARALLEL:
         return None
     return key, check_overlap(overlap)
