@@ -185,7 +185,6 @@ class Runs:
     end: int
     groups: Sequence[Group]
     load: list[float]  # the occupied slots in each second
-    begun: list[float]  # the number of runs that begin in each second
 
 
 def estimate(
@@ -203,8 +202,12 @@ def estimate(
         took = usual.get(each.type, ASSUMED) if each.took is None else each.took
         collected.add(each, took)
     groups = collected.groups()
+    begun = _begun(groups, start, end, per)
     runs = spread(groups, start, end)
-    whole = _intervals(runs, per)
+    whole = [
+        Interval(start=each, runs=number, busy=sum(runs.load[part]), slots=max(runs.load[part]))
+        for (each, part), number in zip(_parts(start, end, per), begun, strict=True)
+    ]
     new = [each.type in usual for each in given if each.took is None]
     load = Load(
         start=start,
@@ -343,40 +346,53 @@ def _rounded(took: float) -> float:
 
 def spread(groups: Sequence[Group], start: int, end: int) -> Runs:
     """Compute how many slots are occupied in each second."""
+    # A period can have millions of seconds, so there are few lists of them at a time.
     size = end - start
-    # Steps: how much the load grows from one second to the next. Bends: how much the steps grow,
-    # which is how runs are added whose start is spread.
-    steps, bends = [0.0] * (size + 1), [0.0] * (size + 1)
-    begun, begun_steps = [0.0] * (size + 1), [0.0] * (size + 1)
+    steps = [0.0] * size  # how much the load grows from one second to the next
+    spread_out = [group for group in groups if group.jitter]
+    for group in spread_out:  # they come first: they tell how much the steps grow
+        kernel = _spread_kernel(group)
+        for time in group.times:
+            _add_kernel(steps, kernel, time - start, size)
+    if spread_out:
+        steps = [*accumulate(steps)]
     for group in groups:
-        number = len(group.members)
-        if group.jitter:
-            kernel = _spread_kernel(group)
-            for time in group.times:
-                _add_kernel(bends, kernel, time - start, size)
-                _add_evenly(
-                    begun_steps, time - start, time - start + group.jitter + 1, number, size
-                )
-        else:
+        if not group.jitter:
             kernel = _kernel(took for _, took in group.members)
             for time in group.times:
                 _add_kernel(steps, kernel, time - start, size)
-                begun[time - start] += number
         if group.rest is not None and group.gap:
             began = max(0, int(group.rest) - start)
             busy = sum(took for _, took in group.members) / group.gap
             _add_evenly(steps, began, size, busy * (size - began), size)
-            _add_evenly(begun_steps, began, size, number / group.gap * (size - began), size)
-    bent = accumulate(bends)
-    load = [
-        each if each > TINY else 0.0
-        for each in accumulate(step + bend for step, bend in zip(steps, bent, strict=True))
-    ]
-    evenly = accumulate(begun_steps)
-    begun = [
-        number + more if more > TINY else number for number, more in zip(begun, evenly, strict=True)
-    ]
-    return Runs(start, end, groups, load[:size], begun[:size])
+    return Runs(start, end, groups, _summed(steps))
+
+
+def _begun(groups: Sequence[Group], start: int, end: int, per: int) -> list[float]:
+    """How many runs begin in each interval."""
+    size = end - start
+    begun = [0.0] * size
+    for group in groups:
+        number = len(group.members)
+        for time in group.times if group.jitter else ():
+            place = time - start
+            _add_evenly(begun, place, place + group.jitter + 1, number, size)
+        if group.rest is not None and group.gap:
+            began = max(0, int(group.rest) - start)
+            _add_evenly(begun, began, size, number / group.gap * (size - began), size)
+    if any(begun):
+        begun = _summed(begun)
+    for group in groups:
+        for time in () if group.jitter else group.times:
+            begun[time - start] += len(group.members)
+    return [sum(begun[part]) for _, part in _parts(start, end, per)]
+
+
+def _summed(changes: list[float]) -> list[float]:
+    """The sums of changes up to each place; the list itself is changed."""
+    for place, each in enumerate(accumulate(changes)):
+        changes[place] = each if each > TINY else 0.0
+    return changes
 
 
 def _kernel(durations: Iterable[float]) -> list[tuple[int, float]]:
@@ -424,21 +440,10 @@ def _add_evenly(steps: list[float], begin: int, end: int, amount: float, size: i
         steps[max(end, 0)] -= height
 
 
-def _intervals(runs: Runs, per: int) -> list[Interval]:
-    """The intervals of a clock; the first and the last one can be shorter."""
-    found = []
-    begin = runs.start - runs.start % per
-    for start in range(begin, runs.end, per):
-        part = slice(max(0, start - runs.start), start + per - runs.start)
-        found.append(
-            Interval(
-                start=start,
-                runs=sum(runs.begun[part]),
-                busy=sum(runs.load[part]),
-                slots=max(runs.load[part]),
-            )
-        )
-    return found
+def _parts(start: int, end: int, per: int) -> Iterator[tuple[int, slice]]:
+    """The beginnings and the seconds of a clock's intervals; the first and last can be shorter."""
+    for begin in range(start - start % per, end, per):
+        yield begin, slice(max(0, begin - start), begin + per - start)
 
 
 def _worst(runs: Runs, intervals: Sequence[Interval], per: int) -> Iterator[Worst]:
