@@ -8,6 +8,7 @@ are read, and so many marks are made. Then neighbouring runs of one kind become 
 how many they are.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -61,6 +62,7 @@ _MOST_ONE_BY_ONE = 3000  # and on the page up to this one: each is a question to
 _NEXT = 4  # the coming times that are named
 _COLUMNS = 60  # the columns of each half of the strip
 _MOST_PRESENT = 10  # more tasks of a lane that run, or are late, are one mark
+_SMALL = 200  # the most characters of a payload that may stay in memory
 _MOST_OF_GROUP = 90  # marks of a group are less close, because they would hide each other
 _STATUSES = {RUNNING: "running", DUE: "late", PAUSED: "paused"}  # of rows that are counted
 _WORST = ("failing", "late", "failed", "retried", "stopped", "released", "skipped")
@@ -227,8 +229,12 @@ class _Reading:
 
     def _read_rows(self) -> list[Row]:
         found = Found(self._asked, self._search, self._now, with_last=False)
-        # The payloads are not shown, and can be large.
-        rows = [changed(row, data=None) for row, _ in found.rows]
+        # The payloads are not shown. Those that are large are dropped; a copy of a row takes longer
+        # than to read it, and more memory than a small payload.
+        rows = [
+            row if len(row.data or "") <= _SMALL else changed(row, data=None)
+            for row, _ in found.rows
+        ]
         if found.is_cut:
             self._remarks.append(f"only the first {MOST_READ:,} schedules and tasks were read")
         return rows
@@ -257,7 +263,9 @@ class _Reading:
         return place if is_schedule or place in self._lanes else ("tasks", known.type)
 
     def _lane(self, place: tuple[str, str]) -> Lane:
-        return self._lanes.setdefault(place, Lane(by=place[0], name=place[1]))
+        if place not in self._lanes:
+            self._lanes[place] = Lane(by=place[0], name=place[1])
+        return self._lanes[place]
 
     def _chosen(self, sort: str) -> list[Lane]:
         """The lanes in their order, at most `MOST_LANES`."""
@@ -431,11 +439,13 @@ class _Reading:
 
     def _usual(self, rows: Iterable[Row], runs: Iterable[Run]) -> Mapping[str, float]:
         """How many seconds the runs of each schedule usually take."""
-        took: dict[str, list[float]] = defaultdict(list)
-        for run in runs:
-            found = took[schedule_key(run.key)]
-            if run.outcome in WHOLE and run.took is not None and len(found) < DURATIONS:
-                found.append(run.took)
+        took: dict[str, list[float]] = {schedule_key(row.key): [] for row in rows}
+        for record in (run.record for run in runs):
+            found = took.get(schedule_key(record.key))
+            if found is None or len(found) == DURATIONS or record.took is None:
+                continue
+            if record.outcome in WHOLE:
+                found.append(record.took)
         missing = [row.key for row in rows if row.cron is not None and not took.get(row.key)]
         with suppress(NotSupportedError, SchemaError):
             for key, durations in self._asked.schedules.durations(missing[:_MOST_ASKED]).items():
@@ -495,24 +505,19 @@ class _Reading:
 
     def _past_busy(self, runs: Iterable[Run], rows: Iterable[Row]) -> list[Busy]:
         """How many runs were going on at the same time, at most in each column."""
-        changes = list[tuple[float, int]]()
         spans = [(run.started, run.ended) for run in runs if run.started is not None]
         spans += [(row.claimed_at, self._now) for row in rows if row.owner and row.claimed_at]
-        for begin, end in spans:
-            changes += (max(begin, self._start), 1), (min(end, self._now), -1)
-        step = (self._now - self._start) / _COLUMNS
-        peaks, level, place = [0] * _COLUMNS, 0, 0
-        for time, change in sorted(changes):  # at the same time, ends come first
-            at = min(_COLUMNS - 1, int((time - self._start) / step))
-            while place < at:
-                place += 1
-                peaks[place] = level
-            level += change
-            peaks[place] = max(peaks[place], level)
-        return [
-            Busy(self._start + number * step, self._start + (number + 1) * step, peak)
-            for number, peak in enumerate(peaks)
-        ]
+        begins = sorted(max(begin, self._start) for begin, _ in spans)
+        ends = sorted(min(end, self._now) for _, end in spans)
+        step, found = (self._now - self._start) / _COLUMNS, list[Busy]()
+        for column in range(_COLUMNS):
+            start, end = self._start + column * step, self._start + (column + 1) * step
+            before, until = bisect_left(begins, start), bisect_left(begins, end)
+            levels = [before - bisect_left(ends, start)]
+            # A run that ends when another one begins does not go on at the same time.
+            levels += (at + 1 - bisect_right(ends, begins[at]) for at in range(before, until))
+            found.append(Busy(start, end, max(levels)))
+        return found
 
     # --- texts ---
 
