@@ -15,7 +15,7 @@ from psched.testing.store_contract.contention import at_once
 
 SINCE = LONG_AGO * 1000  # when the first incident of a test began, in milliseconds
 MANY = 450  # more alerts than a store reads or writes in one request
-LEASE = 600.0  # the length of a lease, in seconds; such a lease does not end during a test
+LEASE = 60.0  # the length of a lease, in seconds; such a lease does not end during a test
 MOMENT = 0.001  # the length of a lease that ends at once
 LATER = 4_000_000_000_000  # a time far in the future, in milliseconds
 

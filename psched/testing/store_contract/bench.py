@@ -17,7 +17,7 @@ except ModuleNotFoundError:  # the classes can be imported without pytest, thoug
 BackendFactory = Callable[[], Store]
 """Opens the test's store; each call returns a new instance, independent of earlier instances."""
 
-LEASE = 600  # the length of a lease, in seconds; such a lease does not end during a test
+LEASE = 60  # the length of a lease, in seconds; such a lease does not end during a test
 
 MOMENT = {"alive_time": 0, "shortest": 0}
 """Arguments of a claim that make its leases end when the current second ends."""

@@ -9,6 +9,7 @@ from psched.core.operations.pauses import PauseRule
 from psched.core.store_protocol import Store
 from psched.testing.store_contract.bench import (
     LATER,
+    LEASE,
     LONG_AGO,
     MOMENT,
     WithStore,
@@ -158,7 +159,8 @@ class PausesContract(WithStore):
         _change(other, store_=[_rule("a", "mail"), _rule("c", None)])
         assert _claimed_until_none(store) == set()
         _change(other, drop=["a", "c"])
-        first = claim(store, _owner(), limit=3)
+        # On a slow store, the other claims take minutes.
+        first = claim(store, _owner(), limit=3, alive_time=60 * LEASE)
         assert [row.key for row in first.rows] == ["m0", "m1", "m2"]
         assert first.more
         assert len(_claimed_until_none(store)) == _MANY - 3
